@@ -15,7 +15,6 @@ UNTESTED = {
     "src/operant/catalog/foreign_names.py": "data: tests/catalog/test_names.py looks at every entry",
     "src/operant/catalog/language.py": "data: tests/catalog/test_algorithm.py looks at every entry",
     "src/operant/catalog/tabular.py": "data: tests/catalog/test_algorithm.py looks at every entry",
-    "src/operant/runtime/experiment.py": "protocols: no code runs in them",
     "src/operant/runtime/learner.py": "protocols: no code runs in them",
     "src/operant/scale/remote.py": "tests/scale/test_tinker_server.py runs it against a service",
 }

@@ -14,12 +14,12 @@ from operant.control.agent import Agent
 from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.control.trial import acts_built_in, try_learner
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
-from operant.envs.registry import frozen
 from operant.envs.trial import try_wrappers
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, SamplingPolicy, evaluate_policy
+from operant.runtime.experiment import InEnvironments
 from operant.runtime.learner import ControlLearner, HasAgent, HasDevice, HasGradientSteps, Policy
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
@@ -62,7 +62,7 @@ class RolloutConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(InEnvironments):
     """A learner, and the evaluation of its policies.
 
     Attributes:
@@ -86,19 +86,10 @@ class Experiment:
         return torch.device("cpu") if self.env is None else self.env.device
 
     @property
-    def evaluation_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
-        return self.evaluation_kwargs_at(self.learner.consumed)
-
-    def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
-        """Return the keyword arguments of evaluation environments at another point of training.
-
-        Args:
-            consumed: environment steps per seed at this point.
-        """
+    def environments(self) -> int:
+        """Number of training environments per seed, of all actors."""
         config: Any = getattr(self.learner, "config", None)
-        environments = getattr(config, "total_envs", None) or getattr(config, "num_envs", 1)
-        return frozen(self.settings.task, self.settings.env_kwargs, consumed // environments)
+        return getattr(config, "total_envs", None) or getattr(config, "num_envs", 1)
 
     @property
     def compiled(self) -> bool:

@@ -1,17 +1,19 @@
 """Protocols of experiments, which `operant.build.assemble` creates: `Experiment`, and optional ones.
 
-Optional protocols are checked with `isinstance`.
+Optional protocols are checked with `isinstance`. `InEnvironments` is a base class of experiments.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import torch
 
 from operant.envs import BatchEnv
+from operant.envs.registry import frozen
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learner import RenewableWeights
+from operant.runtime.learner import Learner, RenewableWeights
 from operant.runtime.ledger import Ledger
 from operant.runtime.settings import Settings
 
@@ -141,13 +143,35 @@ class Numbering(Protocol):
         ...
 
 
-@runtime_checkable
-class Freezing(Protocol):
-    """An experiment whose task may change over time, and stays as it is at a point of training in evaluations."""
+@dataclass(frozen=True)
+class InEnvironments:
+    """Base class of experiments in environments; a task that changes over time stays as it is in evaluations.
+
+    Attributes:
+        learner: the learner.
+        settings: settings of the run.
+    """
+
+    learner: Learner
+    settings: Settings
+
+    @property
+    def environments(self) -> int:
+        """Number of training environments per seed."""
+        return 1
+
+    @property
+    def evaluation_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
+        return self.evaluation_kwargs_at(self.learner.consumed)
 
     def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
-        """Return the keyword arguments of evaluation environments at a point of training, in used budget."""
-        ...
+        """Return the keyword arguments of evaluation environments at another point of training.
+
+        Args:
+            consumed: environment steps per seed at this point.
+        """
+        return frozen(self.settings.task, self.settings.env_kwargs, consumed // self.environments)
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from operant import doors, streams
 from operant.envs import BatchEnv, Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiment import Answering, Collecting, Experiment, Freezing, Numbering
+from operant.runtime.experiment import Answering, Collecting, Experiment, InEnvironments, Numbering
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.outcome import Outcome
 from operant.runtime.predicting import Predictor
@@ -154,7 +154,9 @@ class Trained(LearnedTables):
     @property
     def evaluation_kwargs(self) -> Mapping[str, Any]:
         """Keyword arguments of evaluation environments of all seeds; a changing task stays as it is now in training."""
-        return getattr(self.experiment, "evaluation_kwargs", self.run.settings.env_kwargs)
+        if isinstance(self.experiment, InEnvironments):
+            return self.experiment.evaluation_kwargs
+        return self.run.settings.env_kwargs
 
     def evaluation_kwargs_of(self, seed_index: int) -> Mapping[str, Any]:
         """Return the keyword arguments of environments for the policy of one seed.
@@ -162,7 +164,7 @@ class Trained(LearnedTables):
         A changing task stays as it is at the point of training of this policy, which for a best policy is that of its
         best evaluation.
         """
-        if self.consumed is None or not isinstance(self.experiment, Freezing):
+        if self.consumed is None or not isinstance(self.experiment, InEnvironments):
             return self.evaluation_kwargs
         return self.experiment.evaluation_kwargs_at(self.consumed[seed_index])
 

@@ -18,6 +18,7 @@ from operant.envs.worlds.bandits import Bandit
 from operant.mdp import MDP, tables
 from operant.runtime.configuration import configuration, learner_kind
 from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.experiment import InEnvironments
 from operant.runtime.settings import Settings
 from operant.tabular.bandit_factory import BanditExperiment, arms_of
 from operant.tabular.bandits import Arms, BanditLearner
@@ -34,7 +35,7 @@ EVALUATION_ROWS = 20
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(InEnvironments):
     """A tabular learner and its evaluation.
 
     Attributes:
@@ -46,19 +47,6 @@ class Experiment:
     learner: TabularLearner
     settings: Settings
     mdp: MDP | None
-
-    @property
-    def evaluation_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of evaluation environments; a changing task stays as it is at this point of training."""
-        return self.evaluation_kwargs_at(self.learner.consumed)
-
-    def evaluation_kwargs_at(self, consumed: int) -> dict[str, Any]:
-        """Return the keyword arguments of evaluation environments at another point of training.
-
-        Args:
-            consumed: environment steps per seed at this point.
-        """
-        return frozen(self.settings.task, self.settings.env_kwargs, consumed)
 
     def evaluation_model(self) -> MDP | None:
         """Return the model of evaluations: that of the task, or if the task changes, the one at this point of training.
