@@ -97,6 +97,7 @@ def test_an_adapter_whose_recorded_base_is_itself_an_adapter(adapter, tmp_path):
     below = load(ModelOptions(model=str(folder)), seed=0).network.merge_and_unload()
     upper = load(ModelOptions(model=str(tmp_path / "upper")), seed=0)
     assert fingerprint(upper.network) == fingerprint(below)
+    assert fingerprint(upper.network, adapters=True) != fingerprint(below, adapters=True)
 
 
 def test_a_base_that_lies_relative_to_the_adapter(adapter):

@@ -127,14 +127,22 @@ def is_adapter(name: str) -> bool:
     return _adapter_config(name) is not None
 
 
-def fingerprint(network: Any) -> str:
-    """Return a hash of a network's weights without adapters, from names, shapes and 64 values of each tensor.
+def fingerprint(network: Any, *, adapters: bool = False) -> str:
+    """Return a hash of a network's weights, from names, shapes and 64 values of each tensor.
 
     Values are rounded to bfloat16, so that the hash does not depend on the precision.
+
+    Args:
+        network: the network.
+        adapters: whether to include adapters.
     """
     causal = network.get_base_model() if hasattr(network, "get_base_model") else network
     digest = hashlib.sha256()
-    named = {name.replace(".base_layer", ""): value for name, value in causal.named_parameters() if "lora_" not in name}
+    named = {
+        name.replace(".base_layer", ""): value
+        for name, value in causal.named_parameters()
+        if adapters or "lora_" not in name
+    }
     for name, value in sorted(named.items()):
         flat = value.detach().flatten()
         chosen = flat[:: max(1, flat.numel() // _SAMPLED)].to(dtype=torch.bfloat16).view(torch.int16)

@@ -1,6 +1,5 @@
 """Models of several sessions, trained and sampled request by request: `Service`."""
 
-import hashlib
 import itertools
 import json
 import secrets
@@ -10,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, finish, load
+from operant.language.pretrained import fingerprint
 from operant.runtime.files import write_durably
 from operant.scale.batches import check_prompt
 from operant.scale.saved_states import checked_name, folder_of, read_state, write_state
@@ -35,8 +35,6 @@ MOST_SNAPSHOTS = 8
 """Maximum snapshots without a name per model; they are only in memory, and the oldest is dropped first."""
 MOST_LOADED = 4
 """Maximum named weights for sampling in memory; others are read from disk when needed."""
-DIGESTED = 1024
-"""Numbers of each parameter, roughly, in the digest of a base model: a whole one takes long to read."""
 
 
 class UnknownError(LookupError):
@@ -81,7 +79,7 @@ class Service:
         self._fetched: dict[str, Future[Any]] = {}
         self._numbers = itertools.count()
         base = load(options, seed=seed, device=device)
-        self._digest = digest(base.network)
+        self._digest = fingerprint(base.network, adapters=True)[:16]
         self.context, self._vocabulary = base.context, base.vocabulary
         self.tokenizer = folder / "tokenizer"
         base.tokenizer.save_pretrained(self.tokenizer)
@@ -119,8 +117,7 @@ class Service:
         """
         if request in self._results:
             self._fetched[request] = self._results.pop(request)
-        while len(self._fetched) > MOST_FETCHED:
-            del self._fetched[next(iter(self._fetched))]
+        _keep_last(MOST_FETCHED, self._fetched)
 
     def trainer(self, model: str) -> LocalTrainer:
         """Return the trainer of a model.
@@ -230,8 +227,7 @@ class Service:
         address = f"{SCHEME}{model}/{SNAPSHOTS}/{secrets.token_hex(8)}"
         snapshots = self._snapshots.setdefault(model, {})
         snapshots[address] = weights
-        while len(snapshots) > MOST_SNAPSHOTS:
-            del snapshots[next(iter(snapshots))]
+        _keep_last(MOST_SNAPSHOTS, snapshots)
         return address
 
     def forget(self, model: str) -> None:
@@ -324,8 +320,7 @@ class Service:
             if address not in self._loaded:
                 self._loaded[address] = read_state(self._folder(owner) / SAMPLERS / name)["model"]
             weights = self._loaded[address]
-            while len(self._loaded) > MOST_LOADED:
-                del self._loaded[next(iter(self._loaded))]
+            _keep_last(MOST_LOADED, self._loaded)
         sampler = self._sampler_of(self.ranks[owner] if owner in self.ranks else self.rank_of(address))
         sampler.use(weights)
         return sampler
@@ -372,14 +367,10 @@ class Service:
         return owner, checked_name(name)
 
 
-def digest(network: nn.Module) -> str:
-    """Return a hash of the names and shapes of all parameters, and of numbers evenly spread over each."""
-    found = hashlib.sha256()
-    for name, value in network.named_parameters():
-        numbers = value.detach().flatten()
-        sample = numbers[:: max(1, len(numbers) // DIGESTED)]
-        found.update(f"{name} {tuple(value.shape)}".encode() + sample.float().cpu().numpy().tobytes())
-    return found.hexdigest()[:16]
+def _keep_last(count: int, found: dict[str, Any]) -> None:
+    """Remove the oldest entries beyond a number."""
+    while len(found) > count:
+        del found[next(iter(found))]
 
 
 def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], tokenizer: Any) -> Completion:
