@@ -85,8 +85,6 @@ class EvaluateOptions(Opening):
             raise ValueError(f"samples must be at least 0, got {self.samples}")
         if self.require is not None and math.isnan(self.require):
             raise ValueError("require must be a number that scores can be compared with, got nan")
-        if self.simulations is not None and self.simulations < 0:
-            raise ValueError(f"simulations must be at least 0, got {self.simulations}")
         if self.faced and not self.exact:
             raise ValueError("--faced is for the mistakes of --exact: add --exact, or leave it out")
         if self.gamma is not None and not (self.exact and 0 <= self.gamma <= 1):

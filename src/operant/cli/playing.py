@@ -26,8 +26,6 @@ def play(arguments: list[str]) -> int:
     from operant import api
     from operant.worlds.board_game_player import BoardGamePlayer
 
-    if options.simulations is not None and options.simulations < 0:
-        raise ValueError(f"simulations must be at least 0, got {options.simulations}")
     trained = api.load(options.run)
     learner = trained.experiment.learner
     if not isinstance(learner, BoardGamePlayer) or learner.game is None:

@@ -44,7 +44,12 @@ class BoardGamePlayer(ABC):
 
         Args:
             simulations: simulations per search; 0 evaluates only the network.
+
+        Raises:
+            ValueError: if it is negative.
         """
+        if simulations < 0:
+            raise ValueError(f"simulations must be at least 0, got {simulations}")
         self.planner = replace(self.planner, simulations=simulations)
 
     @torch.no_grad()
