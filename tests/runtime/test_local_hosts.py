@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,16 @@ def test_a_killed_process_is_lost_with_all_its_calls(process):
             reply.result(60)
 
 
+def test_the_exit_code_is_the_same_in_every_thread(process):
+    """Threads that wait for one process in turn read its exit code; in parallel all but one would read 255."""
+    process.call("note", "a").result(60)
+    with ThreadPoolExecutor(16) as threads:
+        codes = [threads.submit(process._exit_code) for _ in range(16)]
+        time.sleep(0.1)
+        os.kill(process.process.pid, signal.SIGKILL)
+        assert {code.result() for code in codes} == {-signal.SIGKILL}
+
+
 def test_a_process_that_ends_by_itself_is_lost(process):
     with pytest.raises(ConnectionError, match="exit code 3"):
         process.call("die").result(60)
@@ -131,8 +142,10 @@ def test_a_process_that_ends_by_itself_is_lost(process):
 
 def test_signals_are_for_the_parent(process):
     pid = process.call("sleep", 0).result(60)
+    os.kill(pid, signal.SIGSTOP)  # it cannot finish before both signals have been sent
     reply = process.call("sleep", 0.5)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    time.sleep(0.2)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         os.kill(pid, number)
     assert reply.result(60) == pid, "it finishes its call"
     end = time.monotonic() + 20
@@ -149,6 +162,7 @@ def test_processes_take_one_call_at_a_time():
 SCRIPT = """
 import os, signal, sys, time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from operant.runtime.local_hosts import ProcessHost
 
 if __name__ == "__main__":

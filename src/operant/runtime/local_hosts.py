@@ -73,6 +73,8 @@ class ProcessActor:
         self.process = context.Process(target=_serve, args=(theirs, kind, args), daemon=True)
         self.process.start()
         theirs.close()
+        # A process is waited for by one thread at a time: of two, the slower one reads no exit code, and says 255.
+        self._waiting = threading.Lock()
         self._calls: queue.SimpleQueue[tuple[Future[Any], str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._exchange, name="actor", daemon=True).start()
 
@@ -90,8 +92,7 @@ class ProcessActor:
                 self._pipe.send(call)
                 value, failed = self._pipe.recv()
             except (EOFError, OSError) as error:
-                self.process.join(1.0)
-                lost = ConnectionError(f"process {self.process.pid} ended with exit code {self.process.exitcode}")
+                lost = ConnectionError(f"process {self.process.pid} ended with exit code {self._exit_code(1.0)}")
                 lost.__cause__ = error
                 value, failed = lost, True
             except Exception as error:  # the call cannot be pickled
@@ -102,10 +103,16 @@ class ProcessActor:
                 future.set_result(value)
         self._pipe.close()
 
+    def _exit_code(self, seconds: float | None = None) -> int | None:
+        """Wait until the process has ended, for the given time at most, and return its exit code."""
+        with self._waiting:
+            self.process.join(seconds)
+            return self.process.exitcode
+
     def kill(self) -> None:
         """See `operant.hosts.Actor`."""
         self.process.kill()  # SIGKILL also ends a stopped process
-        self.process.join()
+        self._exit_code()
         self._calls.put(None)
 
 
