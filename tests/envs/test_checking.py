@@ -35,9 +35,16 @@ class Vague(gymnasium.Env):
         return 0, np.array([1.0]), False, False, {}
 
 
+class Sized(Broken):
+    """Environment that needs to know its number of states."""
+
+    def __init__(self, states):
+        self.observation_space = spaces.Discrete(states)
+
+
 @pytest.fixture
 def tasks():
-    made = {"OperantTestBroken-v0": Broken, "OperantTestVague-v0": Vague}
+    made = {"OperantTestBroken-v0": Broken, "OperantTestVague-v0": Vague, "OperantTestSized-v0": Sized}
     for name, kind in made.items():
         gymnasium.register(name, kind)
     yield list(made)
@@ -46,7 +53,7 @@ def tasks():
 
 
 def test_only_environments_of_users_are_checked(tasks, caplog):
-    assert [is_users(task) for task in tasks] == [True, True]
+    assert [is_users(task) for task in tasks] == [True] * 3
     for task in ("FrozenLake-v1", "operant/Cliff-v0", "CartPole-v1"):
         assert not is_users(task)
         assert check_users_environment(task) == []
@@ -66,3 +73,9 @@ def test_every_finding_is_one_line_without_colors(tasks, caplog):
         assert message.startswith("OperantTest")
         assert "\n" not in message
         assert "\x1b" not in message
+
+
+def test_the_environment_with_its_keyword_arguments_is_checked(tasks):
+    assert check_users_environment(tasks[2], {"states": 8}) == []
+    (failure,) = check_users_environment(tasks[2], {"states": 5})
+    assert "not within the observation space" in failure

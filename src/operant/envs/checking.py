@@ -3,12 +3,13 @@
 import logging
 import re
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
-import gymnasium
 from gymnasium.utils.env_checker import check_env
 
 from operant import doors
-from operant.envs.registry import registered
+from operant.envs.registry import make_single, registered, specified
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,14 @@ def is_users(task: str) -> bool:
     return package.partition(".")[0].partition(":")[0] not in CHECKED_ELSEWHERE
 
 
-def check_users_environment(task: str) -> list[str]:
+def check_users_environment(task: str, env_kwargs: Mapping[str, Any] | None = None) -> list[str]:
     """Run Gymnasium's `check_env` once on a custom environment, and log every finding in one line.
 
     Findings do not stop training; relevant violations of the API raise an error later.
 
     Args:
         task: Gymnasium id. Environments of Gymnasium and operant are not checked.
+        env_kwargs: keyword arguments of the environment's constructor.
 
     Returns:
         The findings.
@@ -44,7 +46,7 @@ def check_users_environment(task: str) -> list[str]:
         return []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        failure = _failure(task)
+        failure = _failure(task, env_kwargs)
     texts = [_one_line(str(warning.message)) for warning in caught]
     findings = [text for text in dict.fromkeys(texts) if not any(usual in text for usual in _USUAL)]
     findings += [failure] if failure else []
@@ -53,9 +55,9 @@ def check_users_environment(task: str) -> list[str]:
     return findings
 
 
-def _failure(task: str) -> str | None:
+def _failure(task: str, env_kwargs: Mapping[str, Any] | None) -> str | None:
     """Return the error of the check, or None."""
-    env = gymnasium.make(registered(task), disable_env_checker=True)
+    env = make_single(specified(task, env_kwargs))
     try:
         check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
     except Exception as error:

@@ -125,7 +125,7 @@ class Experiment(InEnvironments):
     def reach(self) -> None:
         """Run Gymnasium's `check_env` on a user environment before training."""
         if self.env is not None:
-            check_users_environment(self.settings.task)
+            check_users_environment(self.settings.task, self.settings.env_kwargs)
 
     @staticmethod
     def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
