@@ -8,6 +8,7 @@ import torch
 
 from operant.envs import Atari, BatchEnv, make
 from operant.envs.atari import is_atari
+from operant.envs.making import maker_like
 
 ale_py = pytest.importorskip("ale_py")
 gymnasium.register_envs(ale_py)
@@ -48,6 +49,22 @@ def test_the_task_is_made_by_its_name():
     assert env.action_space == gymnasium.spaces.Discrete(6)
     assert env.reset().shape == (4, 4, 84, 84)
     env.close()
+
+
+def test_keyword_arguments_take_effect_or_are_rejected():
+    given = {"max_episode_steps": 10, "full_action_space": True, "frameskip": 4}
+    env = make("ALE/Pong-v5", 1, [0], env_kwargs=given, max_steps=20)
+    env.reset()
+    assert any(bool(env.step(choice).truncated) for choice in actions(env, 10))
+    other = maker_like(env, 1)(0)
+    assert other.action_space == env.action_space == gymnasium.spaces.Discrete(18)
+    for each in (env, other):
+        each.close()
+    for name, value in {"frameskip": 1, "mode": 3, "obs_type": "ram"}.items():
+        with pytest.raises(ValueError, match=f"{name}={value!r} of ALE/Pong-v5 is not supported.*max_episode_steps"):
+            make("ALE/Pong-v5", 1, [0], env_kwargs={name: value})
+    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+        make("ALE/Pong-v5", 1, [0], env_kwargs={"max_episode_steps": 0})
 
 
 def test_only_the_games_themselves_are_atari():

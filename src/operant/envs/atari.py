@@ -1,6 +1,7 @@
 """Games of the Arcade Learning Environment with standard preprocessing, stepped in C++ threads by `ale_py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,9 @@ PIXELS = 84
 """Height and width of an image in pixels."""
 FRAMES = 4
 """Number of stacked frames, and number of game frames per action."""
+FRAME_LIMIT = "max_num_frames_per_episode"
+OPTIONS = ("game", "repeat_action_probability", "full_action_space", FRAME_LIMIT)
+"""Keyword arguments of the games that are supported."""
 
 
 class Games(VectorEnv):
@@ -39,10 +43,7 @@ class Games(VectorEnv):
         """Create `rows` copies of a registered game, with its sticky actions, action set and frame limit."""
         from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
 
-        options = {
-            name: spec.kwargs[name]
-            for name in ("game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
-        }
+        options = {name: spec.kwargs[name] for name in OPTIONS}
         self._env = AtariVectorEnv(
             num_envs=rows,
             autoreset_mode=AutoresetMode.NEXT_STEP,
@@ -101,6 +102,7 @@ class Atari:
         always_valid: true.
         clip_rewards: whether rewards are clipped.
         episodic_life: whether losing a life is terminal.
+        env_kwargs: keyword arguments passed to `operant.envs.make`.
     """
 
     always_valid = True
@@ -130,6 +132,7 @@ class Atari:
         self._games = Games(spec, len(seeds))
         self._env = GymnasiumEnv(self._games, seeds, task=spec.id, device=device, check=False)
         self.clip_rewards, self.episodic_life = clip_rewards, episodic_life
+        self.env_kwargs: dict[str, Any] = {}
         self.task, self.rows, self.device = spec.id, len(seeds), self._env.device
         self.observation_space: gymnasium.Space[Any] = self._env.observation_space
         self.action_space: gymnasium.Space[Any] = self._env.action_space
@@ -174,3 +177,35 @@ class Atari:
 def is_atari(spec: EnvSpec) -> bool:
     """Return whether a registered environment is a game of `ale_py`, such as `ALE/Pong-v5`."""
     return spec.namespace == "ALE" and spec.entry_point == "ale_py.env:AtariEnv"
+
+
+def limited_game(spec: EnvSpec, steps: int) -> EnvSpec:
+    """Return the spec of a game whose episodes are truncated after a number of steps, unless its own limit is shorter.
+
+    Raises:
+        ValueError: the number is not positive.
+    """
+    if steps < 1:
+        raise ValueError(f"episodes of {spec.id} must have at least 1 step, got {steps}")
+    limited = copy(spec)
+    limited.kwargs = {**spec.kwargs, FRAME_LIMIT: min(spec.kwargs[FRAME_LIMIT], FRAMES * steps)}
+    return limited
+
+
+def require_options(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
+    """Check that the keyword arguments that change a game are supported by the emulator in threads.
+
+    Args:
+        spec: the registered game.
+        env_kwargs: its keyword arguments.
+
+    Raises:
+        ValueError: one is not supported.
+    """
+    known = (*OPTIONS[1:], "max_episode_steps")
+    for name, value in env_kwargs.items():
+        if name not in known and (name not in spec.kwargs or spec.kwargs[name] != value):
+            raise ValueError(
+                f"{name}={value!r} of {spec.id} is not supported: a step is {FRAMES} frames of the game in its usual "
+                f"mode, observed as {FRAMES} gray images; the keyword arguments are {', '.join(known)}"
+            )

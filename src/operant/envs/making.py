@@ -16,7 +16,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 
 from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
-from operant.envs.atari import FRAMES, Atari, is_atari
+from operant.envs.atari import Atari, is_atari, limited_game, require_options
 from operant.envs.base import BatchEnv
 from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
@@ -110,8 +110,11 @@ def make(
     if spec is None:
         return EnvPool(_limited(registered(task), max_steps), row_seeds, device=device)
     if game:
+        require_options(registered(task), env_kwargs or {})
         spec = _limited(spec, max_steps)
-        return Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
+        atari = Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
+        atari.env_kwargs = dict(env_kwargs or {})
+        return atari
     one = partial(_make_one, spec, max_steps)
     if vectorization == "async":
         env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
@@ -171,7 +174,7 @@ def maker_like(env: BatchEnv, rows: int) -> EnvMaker:
             "name, without wrappers: remove the wrapper, or use an algorithm that acts in this process"
         )
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
-    own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
+    own = {"env_kwargs": env.env_kwargs} if isinstance(env, Atari | GymnasiumEnv | TensorEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
     return partial(_make_registered, _name(env), _registration(env.task), rows, backend, **game, **own)
 
@@ -278,13 +281,13 @@ def _warn_of_ignored(task: str, where: str) -> None:
 
 def _limited(spec: EnvSpec, max_steps: int | None) -> EnvSpec:
     """Return a spec whose episodes are truncated after `max_steps` steps, unless its own limit is shorter."""
-    if max_steps is None:
+    limits = [steps for steps in (spec.max_episode_steps, max_steps) if steps is not None]
+    if not limits:
         return spec
-    limited, frames = copy(spec), "max_num_frames_per_episode"
     if is_atari(spec):
-        limited.kwargs = {**spec.kwargs, frames: min(spec.kwargs[frames], FRAMES * max_steps)}
-    else:
-        limited.max_episode_steps = min(spec.max_episode_steps or max_steps, max_steps)
+        return limited_game(spec, min(limits))
+    limited = copy(spec)
+    limited.max_episode_steps = min(limits)
     return limited
 
 
