@@ -1,4 +1,5 @@
 import base64
+import shutil
 
 import numpy as np
 import pytest
@@ -121,6 +122,14 @@ def test_another_update_is_reported_as_away(runs):
     assert travel.scenes(runs, "ppo", 512) == {"away": True}
     assert travel.table(runs, "ppo", 512) == {"away": True}
     assert travel.table(runs, "ppo", 256) == {"away": False, "table": False}
+
+
+def test_another_run_with_the_same_name_is_opened(tmp_path):
+    small = {"seeds": 1, "budget": 500, "run": tmp_path / "run", "progress": "silent"}
+    for seed in (0, 7):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        api.train("q-learning", "FrozenLake-v1", seed=seed, **small)
+        assert go(tmp_path, "run", 500)["verified"]
 
 
 def test_the_table_of_an_update_stands_next_to_the_exact_solution(runs):

@@ -75,7 +75,7 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
         raise ValueError(f"names must be a list and metric a name or null, got {names!r} and {metric!r}")
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
-    version = json.dumps([[name, *_stamp(file)] for name, file in files.items()])
+    version = json.dumps([[name, *stamp(file)] for name, file in files.items()])
     if version == known:
         return {"version": version, "unchanged": True}
     wanted = [metric] if metric else ["scores", "iqm", "interval"]
@@ -194,7 +194,7 @@ def _held(path: Path) -> bool:
         return True  # unknown: this process cannot write in the folder
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def stamp(path: Path) -> tuple[int, int, int]:
     """Return a fingerprint that changes with a file; zeros without a file."""
     try:
         found = path.stat()
@@ -210,7 +210,7 @@ def settings_of(path: Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: the file is damaged.
     """
-    return _settings(path / "config.toml", _stamp(path / "config.toml"))
+    return _settings(path / "config.toml", stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=MOST_RUNS)
@@ -234,7 +234,7 @@ def tables_of(path: Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: the file is damaged.
     """
-    return _tables(path / "config.toml", _stamp(path / "config.toml"))
+    return _tables(path / "config.toml", stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +244,7 @@ def _tables(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    return _json(path / "run.json", _stamp(path / "run.json"))
+    return _json(path / "run.json", stamp(path / "run.json"))
 
 
 @lru_cache(maxsize=MOST_RUNS)

@@ -25,7 +25,7 @@ from operant.runtime.trained import Trained
 from operant.runtime.watching import Scene, Stage
 from operant.web.folders import folder_of
 from operant.web.images import png
-from operant.web.runs import tables_of
+from operant.web.runs import stamp, tables_of
 from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 
@@ -45,7 +45,7 @@ class _Open:
     """The open run."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.stamp = path, stamp(path / "config.toml")
         tables = tables_of(path)
         if problem := foreign(path, tables["settings"], tables["config"]):
             raise RunError(problem)
@@ -242,9 +242,9 @@ def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
 
 
 def opened(path: Path) -> _Open:
-    """Open a run and close the previous one."""
+    """Open a run and close the previous one, which may be one with the same name or another budget."""
     global _open  # noqa: PLW0603 - one process, one open run
-    if _open is None or _open.path != path:
+    if _open is None or (_open.path, _open.stamp) != (path, stamp(path / "config.toml")):
         if _open is not None:
             _open.close()
             _open = None
