@@ -52,6 +52,21 @@ def test_a_worker_that_was_killed_is_replaced(tmp_path):
     assert first == 200 or "process ended" in json.loads(body)["error"]
 
 
+def test_a_process_in_use_is_kept_after_calls_at_the_same_time(tmp_path):
+    async def used():
+        worker = Worker(tmp_path, idle=1.0)
+        await asyncio.gather(*(worker.call("playground.read", {"drawing": "SG"}) for _ in range(3)))
+        first = worker._process
+        for _ in range(8):
+            await asyncio.sleep(0.2)
+            await worker.call("playground.read", {"drawing": "SG"})
+        kept = worker._process is first
+        await worker.close()
+        return kept
+
+    assert asyncio.run(used())
+
+
 def test_a_process_that_is_not_needed_ends_and_the_next_call_starts_another(tmp_path):
     async def rests():
         worker = Worker(tmp_path, idle=0.2)

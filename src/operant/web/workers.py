@@ -50,9 +50,9 @@ class Worker:
             function: name in `operant.web.worker.FUNCTIONS`.
             arguments: keyword arguments of the function.
         """
-        if self._rest is not None:
-            self._rest.cancel()
         async with self._lock:
+            if self._rest is not None:
+                self._rest.cancel()
             try:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
             except TimeoutError:
