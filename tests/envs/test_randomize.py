@@ -2,12 +2,14 @@
 
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scipy import stats
 
-from operant.envs import Randomize, check_batch_env, make, randomizer, start, wrapped
+from operant.envs import GymnasiumEnv, Randomize, Wrapper, check_batch_env, make, randomizer, start, wrapped
 from operant.envs.randomize import Distribution
 from operant.state import clone
 
@@ -195,3 +197,55 @@ def test_masses_of_mujoco_are_multiplied():
     actions = torch.zeros(4, 1)
     for _ in range(5):
         assert torch.equal(env.step(actions).obs, other.step(actions).obs)
+
+
+def test_the_first_observation_of_an_episode_of_mujoco_has_its_own_physics():
+    pytest.importorskip("mujoco")
+    given = {"parameters": {"masses": {"uniform": [0.5, 2.0]}}}
+    check_batch_env(lambda: Randomize(make("Humanoid-v5", 2, SEEDS), **given), steps=97)
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_ranges_widen_after_a_reward_that_is_no_number(reward):
+    class Diverging(Wrapper):
+        steps = 0
+
+        def step(self, actions):
+            self.steps += 1
+            step = super().step(actions)
+            score = step.score.clone()
+            score[0] = reward if self.steps == 5 else score[0]
+            return step._replace(score=score)
+
+    inner = Diverging(make("Pendulum-v1", 2, [0]))
+    env = Randomize(inner, parameters={"m": {"uniform": [0.5, 2.0]}}, success=-1e9, episodes=2)
+    start(env, [0])
+    env.reset()
+    for _ in range(600):
+        env.step(torch.zeros(2, 1))
+    assert env.width.item() == pytest.approx(0.2), "five of six episodes have a return"
+
+
+def test_the_ignored_action_of_a_reset_is_not_delayed_into_the_next_episode():
+    seen = []
+
+    class Told(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(9)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.age = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.age += 1
+            seen.append(int(action))
+            return np.zeros(1, np.float32), 0.0, self.age == 3, False, {}
+
+    vector = SyncVectorEnv([Told], autoreset_mode=AutoresetMode.NEXT_STEP)
+    env = Randomize(GymnasiumEnv(vector, [0], task="told"), delay=2)
+    start(env, [0])
+    env.reset()
+    for action in (1, 2, 3, 0, 4, 5, 6):
+        env.step(torch.tensor([action]))
+    assert seen == [1, 1, 1, 4, 4, 4], "0 is ignored"

@@ -206,6 +206,24 @@ class GymnasiumEnv:
             self._log.popleft()
         return self._observations.read(self._restart(ended)), obs, valid
 
+    def restart(self, rows: Tensor) -> Tree:
+        """Start the current episodes of some environments again, from the same seeds, after their models have changed.
+
+        Environments that reset themselves (SAME_STEP, NEXT_STEP) are left as they are.
+
+        Args:
+            rows: bool `[B]`, true for environments whose episodes have just started.
+
+        Raises:
+            EnvError: the environment raised an error.
+            RuntimeError: `reset` was not called.
+        """
+        if self._obs is None:
+            raise RuntimeError("reset() must be called once before restart()")
+        if self._mode is AutoresetMode.DISABLED:
+            self._obs = self._observations.read(self._restart(rows.cpu().numpy()))
+        return self._obs
+
     def _restart(self, rows: np.ndarray) -> Any:
         """Start the current episodes of the masked environments, and return all observations."""
         obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})

@@ -23,7 +23,7 @@ from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.spaces import is_box
 from operant.envs.tensor import TensorEnv
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
-from operant.envs.wrapper import Wrapper, unwrapped
+from operant.envs.wrapper import Wrapper, unwrapped, wrappers
 from operant.state import DeclaredState, State
 from operant.tensors import floats, linalg, ndtri
 
@@ -257,16 +257,28 @@ class Randomize(Wrapper):
         self.returns += step.score
         final_obs = self._sensed(step.final_obs)
         ended = step.terminated | step.truncated
+        if not self.always_valid:
+            self.age *= step.valid  # the ignored action of an environment that resets itself is not that of an episode
         if not ended.any():
             obs = final_obs if step.obs is step.final_obs else self._sensed(step.obs)
             return step._replace(obs=obs, final_obs=final_obs)
         self._widen(ended)
         self.episode += ended
         self.age *= ~ended
-        self.returns *= ~ended
+        self.returns = self.returns.masked_fill(ended & ~self.returns.isfinite(), 0.0) * ~ended
         self.row_width = torch.where(ended, self.width.repeat_interleave(self.each), self.row_width)
         self._draw()
-        return step._replace(obs=self._sensed(step.obs), final_obs=final_obs)
+        return step._replace(obs=self._sensed(self._begun(step.obs, ended)), final_obs=final_obs)
+
+    def _begun(self, obs: Tree, rows: Tensor) -> Tree:
+        """Return the observations after MuJoCo's environments with new episodes were reset with their own physics."""
+        inner = unwrapped(self.env)
+        if not (isinstance(self.physics, MuJoCoPhysics) and self.physics.nominal and isinstance(inner, GymnasiumEnv)):
+            return obs
+        obs = inner.restart(rows)
+        for wrapper in wrappers(self.env):
+            obs = wrapper.observation(obs)
+        return obs
 
     def _delayed(self, actions: Tensor) -> Tensor:
         if len(self.past) == 1:
@@ -285,12 +297,13 @@ class Randomize(Wrapper):
         return obs + error.T.reshape(obs.shape).to(obs.dtype)
 
     def _widen(self, ended: Tensor) -> None:
-        """Count ended episodes, and widen the ranges of successful seeds."""
+        """Count ended episodes, except those with NaN or Inf, and widen the ranges of successful seeds."""
         if self.success is None:
             return
-        by_seed = ended.view(-1, self.each)
+        known = self.returns.isfinite()
+        by_seed = (ended & known).view(-1, self.each)
         self.finished = self.finished + by_seed.sum(1)
-        self.total = self.total + (self.returns.view(by_seed.shape) * by_seed).sum(1)
+        self.total = self.total + (self.returns.masked_fill(~known, 0.0).view(by_seed.shape) * by_seed).sum(1)
         due = self.finished >= self.episodes
         wider = due & (self.total / self.finished.clamp(min=1) >= self.success)
         self.width = (self.width + self.widening * wider).clamp(max=1.0)
