@@ -37,6 +37,13 @@ def test_cells_stand_side_by_side_or_apart():
     assert rows(parse_grid("S.#\nHG.")) == rows(parse_grid("S . #\n  H\tG .  \n")) == ["S.#", "HG."]
 
 
+@pytest.mark.parametrize("end", ["+1", "-0.5", "(+2)"])
+def test_a_column_may_have_numbers(end):
+    grid = parse_grid(f" S\n{end}\n .\n")
+    assert grid.shape == (3, 1)
+    assert grid.rewards[1, 0] == float(end.strip("()"))
+
+
 def test_maps_of_frozen_lake_are_read():
     grid = parse_grid("SFFF\nFHFH\nFFFH\nHFFG")
     assert rows(grid) == ["S...", ".H.H", "...H", "H..G"]

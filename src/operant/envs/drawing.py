@@ -24,8 +24,8 @@ S . . # +10
 | `C` | cliff: the reward is `cliff`, the agent returns to the start `S`, and the episode continues |
 | another letter | the end of a `jump` |
 
-Cells are adjacent, or, as above, all separated by blanks; numbers need blanks. The letters are those of Gymnasium's
-FrozenLake, so its maps can be used.
+Cells are adjacent, or, as above, all separated by blanks; numbers need blanks, except in a single column. The
+letters are those of Gymnasium's FrozenLake, so its maps can be used.
 
 | Setting | Default | Meaning |
 |---|---|---|
@@ -52,6 +52,7 @@ from operant.envs.cells import BONUS, CLIFF, FLOOR, GOAL, HOLE, START, WALL, Gri
 _PLAIN = {FLOOR: FLOOR, "F": FLOOR, **{symbol: symbol for symbol in (WALL, START, GOAL, HOLE, CLIFF)}}
 """Cells of one character, and their symbols."""
 _NUMBER = re.compile(r"[+-]\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_REWARD = re.compile(rf"{_NUMBER.pattern}|\({_NUMBER.pattern}\)")
 _SETTING = re.compile(r"\s*([A-Za-z]+)\s*:\s*(.*?)\s*$")
 
 
@@ -181,7 +182,7 @@ def _split(drawing: str) -> _Lines:
 
 def _tokens(rows: list[_Text]) -> list[list[_Text]]:
     """Cut the rows of a map into cells."""
-    spaced = any(len(row.text.split()) > 1 for row in rows)
+    spaced = any(len(row.text.split()) > 1 or _REWARD.fullmatch(row.text.strip()) for row in rows)
     cell = re.compile(r"\S+" if spaced else r"\S")
     table = [[_Text(match[0], row.line, match.start() + 1) for match in cell.finditer(row.text)] for row in rows]
     width = len(table[0])
