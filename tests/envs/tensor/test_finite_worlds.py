@@ -103,6 +103,21 @@ def test_the_rooms_keep_the_contract_and_compute_the_same_on_other_devices(torch
         assert torch.equal(one.reward, other.reward)
 
 
+def test_actions_in_states_with_large_numbers_are_not_rounded():
+    """The place of a state and an action in the tables may be odd and above 2^24, which float32 lacks."""
+
+    class Table:
+        def __getitem__(self, places):
+            self.places = places
+            return np.zeros(len(places), np.float32)
+
+    env, table = DeepSea([0], size=1), Table()
+    env._state[:] = 2**23 + 3
+    env._successors = env._rewards = env._terminates = table
+    env._advance(np.ones(1, np.float32))
+    assert table.places.tolist() == [2 * (2**23 + 3) + 1]
+
+
 def test_sizes_out_of_range_are_named():
     with pytest.raises(ValueError, match="at least 5, got 4"):
         KeyDoor([0], size=4)

@@ -58,7 +58,9 @@ class FiniteTensorEnv(TensorEnv):
 
     def _advance(self, actions: Array) -> tuple[Array, Array]:
         (cells,) = self._columns
-        places = self._xp.asarray(cells * self._actions + actions, dtype=self._xp.int64)
+        # float32 has all numbers of states, but not those of states and actions
+        state, action = (self._xp.asarray(numbers, dtype=self._xp.int64) for numbers in (cells, actions))
+        places = state * self._actions + action
         cells[:] = self._successors[places]
         return self._rewards[places], self._terminates[places]
 
