@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from operant.runtime.metrics import line_of
 from operant.web.curves import MOST_POINTS, Columns, decimated, last_record, table
 
 
@@ -22,6 +23,13 @@ def test_only_what_is_new_is_read(tmp_path):
     assert second is first
     assert second.consumed == [0, 1, 2, 4]
     assert second.offset > read
+
+
+@pytest.mark.parametrize("name", ["größe", 'a "b"', "back\\slash"])
+def test_names_with_any_characters_are_found(tmp_path, name):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line_of({"consumed": 1, name: 2.0}))
+    assert Columns().read(path, [name]).values[name] == [2.0]
 
 
 def test_a_torn_line_is_read_once_it_is_whole(tmp_path):
