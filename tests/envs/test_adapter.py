@@ -374,7 +374,7 @@ class Batched(gymnasium.vector.VectorEnv):
     num_envs = 2
     single_observation_space = spaces.Dict({"x": spaces.Box(-9, 9, (1,), np.float32)})
     single_action_space = spaces.MultiDiscrete([2, 3], start=[1, -1])
-    silent = False
+    silent, kind = False, np.float32
 
     def reset(self, *, seed=None, options=None):
         return {"x": np.zeros((2, 1), np.float32)}, {}
@@ -382,8 +382,8 @@ class Batched(gymnasium.vector.VectorEnv):
     def step(self, actions):
         assert actions.tolist() == [[2, 1], [1, -1]]
         ended = np.array([False, True])
-        info = {} if self.silent else {"final_obs": {"x": np.array([[7.0], [8.0]], np.float32)}, "_final_obs": ended}
-        return {"x": np.array([[1.0], [2.0]], np.float32)}, np.ones(2), ended, np.zeros(2, np.bool_), info
+        info = {} if self.silent else {"final_obs": {"x": np.array([[7.0], [8.0]], self.kind)}, "_final_obs": ended}
+        return {"x": np.array([[1.0], [2.0]], self.kind)}, np.ones(2), ended, np.zeros(2, np.bool_), info
 
 
 def test_final_observations_may_come_as_one_batch():
@@ -396,6 +396,16 @@ def test_final_observations_may_come_as_one_batch():
     Batched.silent = True
     with pytest.raises(RuntimeError, match=r"without info\['final_obs'\]"):
         env.step(torch.tensor([[1, 2], [0, 0]]))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+def test_final_observations_may_be_unsigned_numbers(kind, monkeypatch):
+    monkeypatch.setattr(Batched, "single_observation_space", spaces.Dict({"x": spaces.Box(0, 9, (1,), kind)}))
+    monkeypatch.setattr(Batched, "silent", False)
+    monkeypatch.setattr(Batched, "kind", kind)
+    env = GymnasiumEnv(Batched(), [1, 2])
+    env.reset()
+    assert env.step(torch.tensor([[1, 2], [0, 0]])).final_obs["x"].tolist() == [[1], [8]]
 
 
 def test_results_are_not_overwritten_by_later_steps():

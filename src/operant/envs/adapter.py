@@ -25,6 +25,8 @@ from operant.tensors import from_numpy, integers
 
 _Ends = tuple[Tree, Tree, Tensor]
 """Observations after a step: `(obs, final_obs, valid)`."""
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Types of the same size as those whose rows PyTorch cannot replace."""
 
 
 class RestoreError(RuntimeError):
@@ -381,7 +383,8 @@ def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
 def _with_rows(tree: Tree, rows: Tensor, new: Any) -> Tree:
     """Return a copy of `tree` with `rows` replaced by those of `new`."""
     if isinstance(tree, Tensor):
-        return tree.index_copy(0, rows, new)
+        signed = _SIGNED.get(tree.dtype, tree.dtype)
+        return tree.view(signed).index_copy(0, rows, new.view(signed)).view(tree.dtype)
     return {key: _with_rows(part, rows, new[key]) for key, part in tree.items()}
 
 
