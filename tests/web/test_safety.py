@@ -129,8 +129,23 @@ def test_the_address_with_the_token_opens_the_door(guarded):
     response = guarded.get("/runs?token=secret")
     assert (response.status_code, response.headers["location"]) == (303, "/runs")
     cookie = response.headers["set-cookie"]
-    assert all(part in cookie for part in (f"{COOKIE}=secret", "HttpOnly", "SameSite=Strict"))
+    assert all(part in cookie for part in (f"{COOKIE}_8421=secret", "HttpOnly", "SameSite=Strict"))
     assert guarded.get("/runs").status_code == 200
+
+
+def test_servers_on_other_ports_of_the_host_do_not_shut_the_door(guarded, runs):
+    guarded.cookies.clear()
+    guarded.get("/runs?token=secret")
+    kept = "; ".join(f"{name}={value}" for name, value in guarded.cookies.items())
+    other = make_app(runs, Hosts("192.168.1.5", 8422), "another")
+    with TestClient(other, base_url="http://192.168.1.5:8422", follow_redirects=False) as second:
+        cookie = second.get("/runs?token=another").headers["set-cookie"].partition(";")[0]
+        guarded.cookies.clear()
+        for cookies in (f"{kept}; {cookie}", f'{{"odd": 1}}={{"é"}}; {cookie}; {kept}'):
+            headers = {"cookie": cookies.encode("latin-1")}
+            assert guarded.get("/runs", headers=headers).status_code == 200
+            assert second.get("/runs", headers=headers).status_code == 200
+        assert guarded.get("/runs", headers={"cookie": cookie}).status_code == 403
 
 
 def test_a_redirect_never_leaves_this_server(runs):

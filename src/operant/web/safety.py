@@ -15,7 +15,6 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -27,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 MOST_BYTES = 1_000_000
 """Maximum size of the body of a request, in bytes."""
 COOKIE = "operant_token"
-"""Name of the cookie with the token."""
+"""Name of the cookie with the token, before the port: browsers send the cookies of a host to all of its ports."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """Host names that only this machine can reach."""
 
@@ -53,10 +52,13 @@ class Hosts:
     Args:
         host: address of the server.
         port: the port.
+
+    Attributes:
+        port: the port.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._port, self._any = port, host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        self.port, self._any = port, host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
         shown = f"[{host}]" if ":" in host else host
         self._names = {name.lower() for name in (*LOOPBACK, *([] if self._any else [shown]))}
         if self._any:
@@ -67,7 +69,7 @@ class Hosts:
         name, _, port = header.lower().rpartition(":") if not header.endswith("]") else (header.lower(), "", "80")
         if not name:
             name, port = port, "80"
-        return port == str(self._port) and (name in self._names or (self._any and _is_address(name)))
+        return port == str(self.port) and (name in self._names or (self._any and _is_address(name)))
 
 
 class Guard:
@@ -82,6 +84,7 @@ class Guard:
 
     def __init__(self, app: Any, hosts: Hosts, token: str | None, *, end: Callable[[], object] = lambda: None) -> None:
         self._app, self._hosts, self._token, self.end = app, hosts, token, end
+        self._cookie = f"{COOKIE}_{hosts.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward or reject a request."""
@@ -114,15 +117,14 @@ class Guard:
         return _cross_site(headers, host[0]) if method == "POST" else None
 
     def _knows_token(self, headers: dict[str, list[str]]) -> bool:
-        try:
-            cookie = SimpleCookie("; ".join(headers.get("cookie", []))).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and secrets.compare_digest(cookie.value.encode(), str(self._token).encode())
+        """Return whether a cookie is the token; those of other servers of this host may have any form."""
+        pairs = (pair.strip().partition("=") for line in headers.get("cookie", []) for pair in line.split(";"))
+        given = [value.encode() for name, _, value in pairs if name == self._cookie]
+        return any(secrets.compare_digest(value, str(self._token).encode()) for value in given)
 
     async def _admit(self, scope: Scope, send: Send) -> None:
         """Move the token from the URL to a cookie."""
-        cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         path = "/" + quote(scope["path"].lstrip("/"))
         await _answer(send, 303, "", (b"location", path.encode()), (b"set-cookie", cookie.encode()))
 
