@@ -2,8 +2,10 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -235,3 +237,8 @@ def test_a_look_at_a_run_never_imports_the_code_that_it_names(folder, tmp_path):
     runs.index(tmp_path / "runs")
     runs.curves(tmp_path / "runs", names)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_process_is_not_interrupted_by_the_list_on_windows(monkeypatch):
+    monkeypatch.setattr(runs, "os", SimpleNamespace(name="nt"))
+    assert runs._alive({"host": socket.gethostname(), "process": 1})

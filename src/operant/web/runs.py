@@ -174,9 +174,11 @@ def _listed(path: Path) -> dict[str, Any]:
 
 
 def _alive(session: dict[str, Any]) -> bool:
-    """Return whether the process of a session is running on this machine."""
+    """Return whether the process of a session is running on this machine, as far as it is known."""
     if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
         return False
+    if os.name != "posix":  # on Windows, signal 0 interrupts the process
+        return True
     try:
         os.kill(session["process"], 0)
     except ProcessLookupError:
