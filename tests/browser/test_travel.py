@@ -161,3 +161,31 @@ def test_nothing_is_wider_than_a_phone(page):
     opened(page, "/runs#runs=lake&at=2000")
     arrived(page, 2000)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+AGAIN = """async () => {
+    const { Theater } = await import("/static/js/theater.js");
+    const told = { frame: null, obs: [], score: 0, reward: 0, told: {}, action: [0], value: null, terminated: false };
+    const waiting = [];
+    window.fetch = (_, { body }) => new Promise((resolve) => waiting.push(() => {
+        const { start } = JSON.parse(body);
+        const scenes = Array.from({ length: 40 }, (_, i) => ({ ...told, step: start + i, ended: start + i === 119 }));
+        resolve(new Response(JSON.stringify({ away: false, rate: 30, scenes })));
+    }));
+    const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+    const theater = new Theater({ run: "lake", changed() {}, placed() {}, away() {}, fail(error) { throw error; } });
+    theater.name([0]);
+    theater.begin(5);
+    waiting.shift()();
+    await pause();
+    theater.begin(5);
+    for (; waiting.length; await pause()) waiting.shift()();
+    return theater.scenes.map((scene) => scene.step);
+}"""
+
+
+def test_an_episode_that_begins_again_while_it_loads_is_in_order(page):
+    page.goto("/map", wait_until="networkidle")
+    steps = page.evaluate(AGAIN)
+    assert steps == list(range(len(steps)))
+    assert len(steps) >= 80

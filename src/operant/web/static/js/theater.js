@@ -61,7 +61,7 @@ export class Theater {
   /** Play the episode of the update at a budget, from a step. */
   async begin(at, position = 0) {
     this.at = at;
-    this.key = `${at} ${this.seed} ${this.sample}`;
+    this.key = Symbol("episode"); // answers for an earlier one are ignored, even for the same update
     this.scenes = [];
     this.images = new Map();
     this.rate = 30;
