@@ -70,11 +70,12 @@ class Runs {
     this.comparison = h("section", { className: "card", id: "comparison", "aria-label": "Comparison" });
     this.detail = h("div", {});
     this.problem = h("div", { className: "notice bad", role: "alert", hidden: true });
-    this.root.replaceChildren(h("div", { className: "runs-page" },
+    this.content = h("div", { className: "runs-page" },
       h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall", tabIndex: 0 }, this.table), this.hidden),
       h("div", { className: "stage" }, this.problem,
         h("section", { className: "card" }, h("div", { className: "bar" }, this.metrics, this.mode, this.live), this.chart.element),
-        this.travel.element, this.comparison, this.detail)));
+        this.travel.element, this.comparison, this.detail));
+    this.root.replaceChildren(this.content);
   }
 
   async start() {
@@ -88,7 +89,7 @@ class Runs {
 
   /** Follow the files of the selected runs; records written while the page is hidden are read when it is shown. */
   listen() {
-    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.selected.join(","), file: this.metric ? "metrics" : "evaluations" })}`;
+    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.known().join(","), file: this.metric ? "metrics" : "evaluations" })}`;
     if (wanted === this.followed) return;
     this.followed = wanted;
     this.source?.close();
@@ -143,21 +144,25 @@ class Runs {
   async refresh(first = false) {
     const answer = await call("runs/index");
     const text = JSON.stringify([answer.runs, answer.hidden]);
+    const appeared = answer.runs.length > 0 && !this.content.isConnected;
+    const hidden = Object.entries(answer.hidden).map(([name, reason]) => `Not shown: ${name}, because ${reason}.`).join(" ");
     this.problem.hidden = true;
-    if (!answer.runs.length) {
-      this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h2", { className: "title" }, answer.found ? "No runs yet" : "There is no folder of runs yet"),
-        h("p", {}, `Runs appear here as soon as there are some in ${answer.folder}. To start:`), (() => {
-          const line = commandLine("");
-          line.show("operant train ppo CartPole-v1");
-          return line;
-        })()));
-    }
+    if (!answer.runs.length) this.root.replaceChildren(nothing(answer, hidden));
     if (text === this.text) return;
     this.text = text;
     this.entries = answer.runs;
-    this.hidden.textContent = Object.entries(answer.hidden).map(([name, reason]) => `Not shown: ${name}, because ${reason}.`).join(" ");
-    if (first) this.choose();
+    this.hidden.textContent = hidden;
+    if (first || appeared) this.choose();
     this.list();
+    if (appeared) {
+      this.root.replaceChildren(this.content);
+      this.update(true);
+    } else if (this.source !== undefined) this.listen();
+  }
+
+  /** Return the selected runs that exist. */
+  known() {
+    return this.selected.filter((name) => this.entries.some((entry) => entry.name === name));
   }
 
   matching() {
@@ -230,7 +235,7 @@ class Runs {
 
   async update(all) {
     if (this.source !== undefined) this.listen();
-    const names = this.selected.filter((name) => this.entries.some((entry) => entry.name === name));
+    const names = this.known();
     const turn = (this.turn = (this.turn ?? 0) + (all ? 1 : 0));
     try {
       const answer = names.length ? await call("runs/curves", { names, metric: this.metric || null, known: all ? "" : this.version }) : { version: "", curves: {} };
@@ -321,6 +326,14 @@ class Runs {
     event.preventDefault();
     actions[event.key]();
   }
+}
+
+/** Return what is shown without any run. */
+function nothing({ found, folder }, hidden) {
+  const line = commandLine("");
+  line.show("operant train ppo CartPole-v1");
+  return h("div", { className: "card empty-page" }, h("h2", { className: "title" }, found ? "No runs yet" : "There is no folder of runs yet"),
+    h("p", {}, `Runs appear here as soon as there are some in ${folder}. To start:`), line, hidden ? h("p", { className: "hint" }, hidden) : null);
 }
 
 export async function show(root) {
