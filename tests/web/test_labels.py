@@ -61,6 +61,19 @@ def test_every_item_is_asked_once_and_every_answer_is_on_the_disk(folder):
     assert [event.outcome for event in stored(folder)] == ["A", "tie", "both-bad"]
 
 
+def test_answers_of_later_evaluations_are_asked_on_an_open_page(folder):
+    state = labels.following(folder, "spoken", "ann")
+    for _ in PROMPTS:
+        state = record(folder, state["item"], "A")
+    assert state["item"] is None
+    with (folder / "spoken" / "eval" / "samples.jsonl").open("a", encoding="utf-8") as file:
+        for text in ("later", "latest"):
+            sample = {"consumed": 9, "seed": 0, "prompt": "3+3=", "completion": text, "reward": 1.0}
+            file.write(json.dumps(sample | {"truncated": False, "temperature": 0.0}) + "\n")
+    state = labels.following(folder, "spoken", "ann")
+    assert (state["item"]["prompt"], state["answered"], state["items"]) == ("3+3=", 3, 4)
+
+
 def test_the_page_does_not_learn_what_wrote_an_answer(folder):
     state = labels.following(folder, "spoken", "ann")
     assert set(state["item"]) == {"id", "round", "prompt", "completions"}

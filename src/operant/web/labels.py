@@ -23,6 +23,7 @@ from operant.language.preferences import (
 from operant.language.preferences.exporting import Form, HeldOut
 from operant.runtime.run_paths import shown_path
 from operant.web.folders import folder_of, names_of
+from operant.web.runs import stamp
 from operant.web.workers import NotFoundError
 
 MOST_SECONDS = 86_400.0
@@ -32,6 +33,8 @@ LONGEST_NAME = 100
 """Maximum number of characters of an annotator's name."""
 
 _open: dict[Path, PreferenceStore] = {}
+_added: dict[Path, tuple[int, int, int]] = {}
+"""Version of the file of samples that each store has."""
 
 
 def index(runs: Path) -> dict[str, Any]:
@@ -192,21 +195,22 @@ def _is_labelable(path: Path) -> bool:
 
 
 def _store(runs: Path, run: str) -> PreferenceStore:
-    """Return the cached store of a run; opening it adds new samples of the run."""
+    """Return the cached store of a run, with all samples of the run so far."""
     path = folder_of(runs, run)
     if not _is_labelable(path):
         raise NotFoundError(f"there is nothing to label in {run}: it has no eval/samples.jsonl and no preferences")
-    database = path / "preferences.sqlite"
+    database, samples = path / "preferences.sqlite", path / "eval" / "samples.jsonl"
     if database in _open and not database.exists():
         _open.pop(database).close()
     if database not in _open:
-        store = PreferenceStore(database)
+        _added.pop(database, None)
+        _open[database] = PreferenceStore(database)
+    found = stamp(samples)
+    if any(found) and found != _added.get(database):  # a run that trains adds samples
         try:
-            samples = path / "eval" / "samples.jsonl"
-            if samples.is_file():
-                add_samples(store, samples, run=path.resolve().name)
+            add_samples(_open[database], samples, run=path.resolve().name)
         except (StoreError, ValueError, OSError):
-            store.close()
+            _open.pop(database).close()
             raise
-        _open[database] = store
+        _added[database] = found
     return _open[database]
