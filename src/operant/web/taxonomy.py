@@ -36,8 +36,17 @@ BRANCHES: tuple[tuple[str, str, str], ...] = (
     ("none", "Baseline", "learns nothing"),
 )
 """Families with titles, and the learned quantity."""
-TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text": "addition"}
+TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text": "preference"}
 """Example tasks by kind of observation."""
+OWN_TASKS = {
+    "alphazero": "operant/TicTacToe-v0",
+    "world-models": "operant/PixelCatch-v0",
+    "sft": "arithmetic",
+    "process-reward-model": "steps",
+    "grpo": "arithmetic",
+    "iterative-grpo": "preference --reward-model runs/reward-model-preference-1",
+}
+"""Example tasks, with necessary options, of algorithms that need or are meant for another one."""
 
 
 def taxonomy() -> dict[str, Any]:
@@ -99,6 +108,5 @@ def _leaf(entry: Algorithm) -> dict[str, Any]:
 
 
 def _task(entry: Algorithm) -> str:
-    if entry.observations in TASKS:
-        return TASKS[entry.observations]
-    return "CartPole-v1" if "discrete" in entry.actions else "Pendulum-v1"
+    usual = "CartPole-v1" if "discrete" in entry.actions else "Pendulum-v1"
+    return OWN_TASKS.get(entry.name, TASKS.get(entry.observations, usual))
