@@ -150,3 +150,10 @@ def test_code_of_a_run_is_not_run(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="does not train a language model"):
         chat.answer(folder, model="foreign", prompt="a", before=[])
     assert not marker.exists()
+
+
+def test_only_two_models_stay_in_memory(folder):
+    for given in ({}, {"seed_index": 1}, {"model": "saved/model"}):
+        whole(folder, "abc", **given)
+    assert len({id(writing.speaker) for writing in chat._open.values()}) == 2
+    assert len(chat._open) == 2

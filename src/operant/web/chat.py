@@ -30,6 +30,8 @@ MOST_CHARACTERS = 20_000
 """Maximum number of characters of a conversation with its prompt."""
 MOST_OPEN = 8
 """Number of answers in memory: those of two models to the latest prompts."""
+MOST_MODELS = 2
+"""Number of models in memory."""
 
 
 class _Writing:
@@ -97,8 +99,7 @@ def answer(  # noqa: PLR0917 - by name, from JSON
         writing.write(MOMENT)  # not stored if it raises
     _open[key] = writing
     _open.move_to_end(key)
-    while len(_open) > MOST_OPEN:
-        _open.popitem(last=False)
+    _forget()
     last = writing.conversation.last if writing.complete else None
     return {
         "text": writing.text,
@@ -108,6 +109,15 @@ def answer(  # noqa: PLR0917 - by name, from JSON
         "reward": score(_judge(judging, *_stamps(judging)), last, writing.speaker) if judging and last else None,
         "in_turns": writing.speaker.in_turns,
     }
+
+
+def _forget() -> None:
+    """Drop the oldest answers, and those of all but the two latest models, which would stay in memory."""
+    while len(_open) > MOST_OPEN:
+        _open.popitem(last=False)
+    latest = list(dict.fromkeys(id(writing.speaker) for writing in reversed(_open.values())))[:MOST_MODELS]
+    for key in [key for key, writing in _open.items() if id(writing.speaker) not in latest]:
+        del _open[key]
 
 
 def _sampling(temperature: Any, top_p: Any, max_tokens: Any) -> Sampling:
@@ -189,7 +199,7 @@ def _stamps(path: Path) -> tuple[int, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=MOST_MODELS)
 def _speaker(path: Path, index: int, *_: int) -> ChatModel:
     if (path / "config.toml").exists():
         Run.open(path).require_inputs(MODEL)
