@@ -242,3 +242,7 @@ def test_a_look_at_a_run_never_imports_the_code_that_it_names(folder, tmp_path):
 def test_a_process_is_not_interrupted_by_the_list_on_windows(monkeypatch):
     monkeypatch.setattr(runs, "os", SimpleNamespace(name="nt"))
     assert runs._alive({"host": socket.gethostname(), "process": 1})
+
+
+def test_the_metric_of_a_command_is_quoted(folder):
+    assert runs.compare(folder, ["first", "set/second"], "a metric")["command"].endswith(" --metric 'a metric'")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import tomllib
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     command = " ".join(["operant compare", *(location(run.path) for run in opened)])
     answer: dict[str, Any] = {"differ": differ, "problem": "", "standings": [], "command": command}
     if metric:
-        answer["command"] += f" --metric {metric}"
+        answer["command"] += f" --metric {shlex.quote(metric)}"
     foreign = [run.settings.algorithm for run in opened if doors.is_name(run.settings.algorithm)]
     if foreign:  # the library would import code specified in the folder of a run
         return answer | {
