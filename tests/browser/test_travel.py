@@ -121,6 +121,23 @@ def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
             expect(figure.get_by_text("Table", exact=True)).to_be_visible()
 
 
+def test_the_back_button_returns_to_the_update_of_another_run(page):
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, "/runs#runs=lake&at=1000")
+    arrived(page, 1000)
+    watch = page.locator(".travel .command code").first
+    page.get_by_role("button", name="pole", exact=True).click()
+    expect(watch).not_to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    arrived(page, 2048)
+    expect(watch).to_have_text(re.compile(r"pole --at 2048$"))
+    while state(page)["runs"] != "lake":
+        page.go_back()
+    arrived(page, 1000)
+    expect(watch).to_have_text(re.compile(r"lake --at 1000$"))
+    expect(page.get_by_label("Update, by the budget used")).to_have_value("1000")
+
+
 def test_the_table_of_a_grid_stands_next_to_the_exact_values(page):
     page.emulate_media(reduced_motion="reduce")
     opened(page, "/runs#runs=lake&at=1000&seed=1")

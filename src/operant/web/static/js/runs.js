@@ -34,7 +34,7 @@ class Runs {
     this.metric = given.get("metric") ?? "";
     this.seeds = given.get("show") === "seeds";
     this.query = given.get("q") ?? "";
-    this.travel.read(given);
+    this.travel.read(given, this.selected.length === 1 ? this.selected[0] : null);
   }
 
   remember(push = true) {

@@ -72,7 +72,8 @@ export class Travel {
   }
 
   leave() {
-    this.run = this.at = this.want = this.arrival = null;
+    this.run = this.at = this.want = this.wish = this.arrival = null;
+    this.queued = 0;
     this.element.hidden = this.body.hidden = true;
     this.problem.hidden = true;
     this.theater.toggle(false);
@@ -82,14 +83,14 @@ export class Travel {
     this.page.cursor(null);
   }
 
-  /** Read the state from the address; it applies once the run is open. */
-  read(given) {
+  /** Read the state of a run from the address; it applies once the run is open. */
+  read(given, run) {
     const at = given.get("at");
     this.asked = at === null || !/^\d+$/.test(at) ? null : {
       at: Number(at), step: Number(given.get("step")) || 0, seed: Number(given.get("seed")) || 0,
       speed: Number(given.get("speed")) || 1, sample: given.get("actions") === "sampled",
     };
-    if (!this.run || !this.asked || this.about?.problem) return;
+    if (!this.run || this.run !== run || !this.asked || this.about?.problem) return;
     const { asked } = this;
     this.asked = null;
     Object.assign(this.theater, { seed: asked.seed, speed: asked.speed, sample: asked.sample });
