@@ -1,6 +1,7 @@
 """Saved states of a run for time travel, listed without loading the run or importing torch."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,22 +44,38 @@ def foreign(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) 
     if entry.package == "language":
         return f"completions of language models are on the page Completions; {advice}"
     for text in [task, *_texts([settings, config])]:
-        place = doors.place_of(text.partition("(")[0].strip())
-        outside = place is not None and (place.path is not None or not place.where.startswith("operant."))
-        if outside or doors.is_file(text) or (text == task and ":" in text):
+        if any(map(_is_foreign, _names(text))) or (text == task and ":" in text):
             return f"{text:.80} is custom code, which the web app does not run; {advice}"
     return ""
 
 
+def _is_foreign(name: str) -> bool:
+    """Return whether a name leads to code that is not a class of operant: functions could import what is passed."""
+    place = doors.place_of(name)
+    if place is None:
+        return doors.is_file(name)
+    own = place.path is None and place.where.startswith("operant.")
+    return not (own and place.name[0].isupper() and "." not in place.name)
+
+
+def _names(text: str) -> Iterator[str]:
+    """Yield a string, and the names in it if it is a name with parameters, which may contain further names."""
+    yield text
+    yield text.partition("(")[0].strip()
+    with suppress(doors.DoorError):
+        call = doors.Call.of(text)
+        yield call.name
+        for parameter in _texts(call.parameters):
+            yield from _names(parameter)
+
+
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every string in a table, except drawings, which have several lines."""
+    """Yield every string in a value, also keys, which some code iterates over."""
     if isinstance(value, str):
-        if "\n" not in value:
-            yield value
+        yield value
     elif isinstance(value, Mapping):
-        for item in cast(Mapping[str, Any], value).values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
+        yield from _texts([*cast(Mapping[str, Any], value).items()])
+    elif isinstance(value, list | tuple | set):
         for item in cast(list[Any], value):
             yield from _texts(item)
 
