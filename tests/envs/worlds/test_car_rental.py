@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -65,6 +66,13 @@ def test_best_values_and_policy():
     assert policy[20, 20] == 0
     assert policy[0, 0] == 0
     assert (np.diff(policy, axis=0) >= 0).all()
+
+
+def test_a_park_may_have_no_customers_and_no_returns():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = CarRental(3, requests=(0.0, 2.0), returns=(0.0, 0.0)).transitions
+    assert np.isfinite(model.rewards).all()
 
 
 @pytest.mark.parametrize("wrong", [{"capacity": 0}, {"most_moves": -1}, {"requests": (3.0, -1.0)}])

@@ -185,6 +185,7 @@ def test_a_game_is_won_as_often_as_its_key_moves_say():
         ({"keys": (37, 12)}, "rising numbers"),
         ({"worth": (0.5,)}, r"one number for each of 2 key moves, .* got \[0.5\] and 0.1"),
         ({"luck": 0.3}, "at most 1 together"),
+        ({"moves": 0, "keys": (), "worth": ()}, "at least one move, got 0"),
     ],
 )
 def test_wrong_games_are_named(wrong, message):

@@ -70,7 +70,7 @@ def _day(capacity: int, requests: float, returns: float) -> tuple[Floats, Floats
             arrivals = chance * _at_most(capacity - left, returns)
             evening[cars, left:] += arrivals
             rented[cars, left:] += rent * arrivals
-    return evening, rented / evening
+    return evening, np.divide(rented, evening, out=np.zeros_like(rented), where=evening > 0.0)
 
 
 def _at_most(most: int, mean: float) -> Floats:

@@ -188,8 +188,10 @@ class KeyMoves(FiniteEnv):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: a key move is not one of the moves, or probabilities are not within [0, 1].
+            ValueError: there is no move, a key move is not one of the moves, or probabilities are not within [0, 1].
         """
+        if moves < 1:
+            raise ValueError(f"a game needs at least one move, got {moves}")
         if list(keys) != sorted(set(keys)) or not all(1 <= key <= moves for key in keys):
             raise ValueError(f"keys must be rising numbers of moves from 1 to {moves}, got {list(keys)}")
         if len(worth) != len(keys) or min([luck, *worth]) < 0 or luck + sum(worth) > 1:
