@@ -46,6 +46,7 @@ def test_saved_and_hashed_states_are_listed(tmp_path):
         ({"wrappers": ["operant.envs.randomize:Path.unlink"]}, {}, "Path.unlink"),
         ({"callbacks": ["os:system(command='x')"]}, {}, "os:system"),
         ({"env_kwargs": {"inner": ["deep", {"deeper": "os:system"}]}}, {}, "os:system"),
+        ({"env_kwargs": {"env_id": "evil:World-v0"}}, {}, "evil:World-v0"),
         ({}, {"objective": "mine.py:loss"}, "mine.py:loss"),
         ({}, {"encoder": "evil:Net"}, "evil:Net"),
     ],

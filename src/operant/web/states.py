@@ -1,5 +1,6 @@
 """Saved states of a run for time travel, listed without loading the run or importing torch."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,9 @@ from operant.runtime.metrics import read_records
 from operant.runtime.run_paths import location
 from operant.web.folders import folder_of
 from operant.web.runs import tables_of
+
+_TASK = re.compile(r"^\s*[\w.]+:\S+-v\d+\s*$")
+"""Task that is registered by a module, which environments that create others would import."""
 
 
 def states(runs: Path, run: str) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def _is_foreign(name: str) -> bool:
     """Return whether a name leads to code that is not a class of operant: functions could import what is passed."""
     place = doors.place_of(name)
     if place is None:
-        return doors.is_file(name)
+        return doors.is_file(name) or _TASK.search(name) is not None
     own = place.path is None and place.where.startswith("operant.")
     return not (own and place.name[0].isupper() and "." not in place.name)
 
