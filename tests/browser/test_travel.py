@@ -182,16 +182,17 @@ def test_nothing_is_wider_than_a_phone(page):
 
 AGAIN = """async () => {
     const { Theater } = await import("/static/js/theater.js");
-    const told = { frame: null, obs: [], score: 0, reward: 0, told: {}, action: [0], value: null, terminated: false };
+    const same = { frame: null, obs: [], score: 0, value: null };
     const waiting = [];
     window.fetch = (_, { body }) => new Promise((resolve) => waiting.push(() => {
         const { start } = JSON.parse(body);
-        const scenes = Array.from({ length: 40 }, (_, i) => ({ ...told, step: start + i, ended: start + i === 119 }));
+        const scenes = Array.from({ length: 40 }, (_, i) => ({ ...same, step: start + i, ended: start + i === 119 }));
         resolve(new Response(JSON.stringify({ away: false, rate: 30, scenes })));
     }));
     const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
     const theater = new Theater({ run: "lake", changed() {}, placed() {}, away() {}, fail(error) { throw error; } });
     theater.name([0]);
+    theater.describe = () => {};
     theater.begin(5);
     waiting.shift()();
     await pause();

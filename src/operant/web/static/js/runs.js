@@ -328,7 +328,7 @@ class Runs {
   }
 }
 
-/** Return what is shown without any run. */
+/** Return the content of the page without runs. */
 function nothing({ found, folder }, hidden) {
   const line = commandLine("");
   line.show("operant train ppo CartPole-v1");
