@@ -15,6 +15,7 @@ from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import combine
 from operant.language.scoring import RewardModelFunction
 from operant.language.tokenizer import decode
+from operant.language.verifiers import find
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 from operant.state import clone
@@ -121,7 +122,17 @@ def test_the_annotator_sees_the_columns_of_the_row(make_learner):
     learner.annotator = SimulatedAnnotator(reward, temperature=0.0)
     learner.iterate()
     assert {columns["extra"][0] for columns in seen} <= set(range(6))
-    assert all(set(columns) == {"extra"} for columns in seen)
+    assert all(set(columns) == {"extra", "prompt_ids", "truncated"} for columns in seen)
+
+
+@pytest.mark.parametrize("name", ["length:target=2", "soft-overlong:buffer=6"])
+def test_the_annotator_may_count_the_tokens_of_the_answers(make_learner, name):
+    learner = make_learner()
+    known = combine([find(name, max_completion_length=6)])
+    learner.annotator = SimulatedAnnotator(lambda **given: known(**given).total.tolist(), temperature=0.0)
+    answers = {"prompts": ["="] * 2, "completions": ["Az", "B"], "completion_ids": [[36, 93, 2], [37, 2]]}
+    given = answers | {"prompt_ids": [[1, 32]] * 2, "truncated": [False] * 2}
+    assert learner.compare(given) == Pair([1, 32], [37, 2], [36, 93, 2])
 
 
 def equal(one, other):

@@ -29,7 +29,7 @@ from operant.language.preferences.items import Item, Presentation
 from operant.language.processes import loaded
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import Rewards
-from operant.language.rollouts import OWN_COLUMNS, Judge
+from operant.language.rollouts import Judge
 from operant.language.scoring import starting_head
 from operant.language.tasks import Row
 from operant.ops.weights import Aggregation
@@ -192,10 +192,10 @@ class IterativeGRPO:
         if second is None:
             return None
         shown, prompt = (texts[0], texts[second]), answers["prompts"][0]
-        columns = {name: column[0] for name, column in answers.items() if name not in OWN_COLUMNS}
         item = Item.of(prompt, shown)
         presentation = Presentation(item.item_id, self.annotator.name, 0, prompt, shown, (0, 1))
-        outcome, _ = self.annotator.answer(presentation, columns)
+        rewards = self.annotator.reward(**{name: [column[0], column[second]] for name, column in answers.items()})
+        outcome, _ = self.annotator.choose(presentation, rewards)
         if outcome not in ("A", "B"):
             return None
         better, worse = (answers["completion_ids"][i] for i in ((0, second) if outcome == "A" else (second, 0)))

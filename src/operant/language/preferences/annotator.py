@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from operant.language.preferences.items import Event, Item, Outcome, Presentation, Text, dense_ranks, encode
+from operant.language.preferences.items import Event, Item, Outcome, Presentation, dense_ranks, encode
 from operant.language.preferences.store import PreferenceStore
 from operant.streams import seed_sequence
 
@@ -24,7 +24,7 @@ class Reward(Protocol):
     def __call__(
         self, prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any
     ) -> Sequence[float | None]:
-        """Return the rewards; `columns` are the item's provenance, `completion_ids` are empty: a store holds texts."""
+        """Return the rewards; for an item of a store, `columns` are its provenance, and `completion_ids` are empty."""
         ...
 
 
@@ -75,18 +75,39 @@ class SimulatedAnnotator:
         Returns:
             Outcome, and the ranks in the order shown for a ranking.
         """
-        rewards = self._rewards(presentation.prompt, presentation.completions, columns or {})
-        if rewards is None:
+        count = len(presentation.completions)
+        repeated: dict[str, list[Any]] = {name: [value] * count for name, value in (columns or {}).items()}
+        given: dict[str, list[Any]] = {
+            "prompts": [presentation.prompt] * count,
+            "completions": list(presentation.completions),
+            "completion_ids": [[]] * count,
+        }
+        return self.choose(presentation, self.reward(**(repeated | given)))
+
+    def choose(
+        self, presentation: Presentation, rewards: Sequence[float | None]
+    ) -> tuple[Outcome, tuple[int, ...] | None]:
+        """Return the answer that is based on the rewards of the completions shown.
+
+        Args:
+            presentation: presentation of the item.
+            rewards: reward of each completion in the order shown, by the annotator's function.
+
+        Returns:
+            As `answer`.
+        """
+        known = _known(list(rewards), presentation)
+        if known is None:
             return "skip", None
         generator = self._stream(presentation)
-        count = len(rewards)
+        count = len(known)
         mistaken, noise = generator.random() < self.error_rate, generator.gumbel(size=count)
         if mistaken:
             return _ordered(noise)
-        if self.both_bad_below is not None and max(rewards) < self.both_bad_below:
+        if self.both_bad_below is not None and max(known) < self.both_bad_below:
             return "both-bad", None
-        seen = np.array(rewards) + self.position_bias * (np.arange(count) == 0)
-        if np.ptp(rewards) < self.tie_threshold:
+        seen = np.array(known) + self.position_bias * (np.arange(count) == 0)
+        if np.ptp(known) < self.tie_threshold:
             return "tie", None
         return _ordered(seen / self.temperature + noise if self.temperature else seen)
 
@@ -116,25 +137,20 @@ class SimulatedAnnotator:
         event_id = f"simulated-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
         return store.record(presentation, outcome, event_id=event_id, shown_at=now, answered_at=now, ranks=ranks)
 
-    def _rewards(self, prompt: Text, completions: Sequence[Text], columns: dict[str, Any]) -> list[float] | None:
-        count = len(completions)
-        repeated: dict[str, list[Any]] = {name: [value] * count for name, value in columns.items()}
-        given: dict[str, list[Any]] = {
-            "prompts": [prompt] * count,
-            "completions": list(completions),
-            "completion_ids": [[]] * count,
-        }
-        rewards = list(self.reward(**(repeated | given)))
-        if len(rewards) != count:
-            raise ValueError(f"the reward function gave {len(rewards)} rewards for {count} completions")
-        known = [float(reward) for reward in rewards if reward is not None]
-        if not np.isfinite(known).all():
-            raise ValueError(f"rewards must be finite, got {rewards} for the prompt {prompt!r}")
-        return known if len(known) == count else None
-
     def _stream(self, presentation: Presentation) -> np.random.Generator:
         purpose = f"annotator {self.name} {presentation.item_id}"
         return np.random.Generator(np.random.PCG64(seed_sequence(self.seed, purpose, presentation.round)))
+
+
+def _known(rewards: Sequence[float | None], presentation: Presentation) -> list[float] | None:
+    """Return the rewards of the completions shown; None if one is missing."""
+    count = len(presentation.completions)
+    if len(rewards) != count:
+        raise ValueError(f"the reward function gave {len(rewards)} rewards for {count} completions")
+    known = [float(reward) for reward in rewards if reward is not None]
+    if not np.isfinite(known).all():
+        raise ValueError(f"rewards must be finite, got {rewards} for the prompt {presentation.prompt!r}")
+    return known if len(known) == count else None
 
 
 def _ordered(utility: np.ndarray) -> tuple[Outcome, tuple[int, ...] | None]:
