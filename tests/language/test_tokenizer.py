@@ -1,9 +1,11 @@
 import logging
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, GenerationConfig
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from operant.language import encoding
 from operant.language.tokenizer import (
@@ -115,6 +117,15 @@ def test_a_string_gets_exactly_one_bos(make_words, prompt):
     ids = encode_prompt(make_words(bos=True), prompt)
     assert ids[0] == START
     assert ids.count(START) == 1
+
+
+@pytest.mark.parametrize("kind", [models.WordLevel, partial(models.BPE, merges=[])])  # one raises, one drops an "a"
+def test_a_tokenizer_of_digits_adds_its_bos(kind):
+    digits = Tokenizer(kind(vocab={token: i for i, token in enumerate(["<s>", "</s>", *"0123456789+="])}))
+    digits.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    digits.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    made = PreTrainedTokenizerFast(tokenizer_object=digits, **{"bos_token": "<s>", "eos_token": "</s>"})
+    assert encode_prompt(made, "1+2=") == [0, 3, 12, 4, 13]
 
 
 def test_a_tokenizer_that_adds_no_bos_gets_none(words):

@@ -6,7 +6,8 @@ EOS that is also the padding token, a completion whose first token would merge w
 templates that rewrite earlier turns.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operant.language.encoding import encode, encode_parts
@@ -258,8 +259,19 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 def _leading(tokenizer: Tokenizer) -> list[int]:
     """Return the ids that the tokenizer prepends to a text: BOS or none."""
-    plain, full = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
-    return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), list[int]())
+    for text in _texts(tokenizer):
+        with contextlib.suppress(Exception):  # tokenizers raises no subclass for a character without a token
+            plain, full = (tokenizer.encode(text, add_special_tokens=special) for special in (False, True))
+            if plain:
+                return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), list[int]())
+    return []
+
+
+def _texts(tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield texts until one consists of tokens: an "a", which most tokenizers know, and those of all tokens."""
+    yield "a"
+    for index in tokenizer.get_vocab().values():
+        yield decode(tokenizer, [index])
 
 
 def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
