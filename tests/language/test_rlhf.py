@@ -494,6 +494,7 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"num_minibatches": 7}, r"num_minibatches must be in \[1, 6\], got 7"),
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),
         ({"beta": 0.0, "beta_target": 6.0}, "beta must be above 0, got 0"),
+        ({"beta_target": 6.0, "beta_horizon": 3, "num_generations": 3}, r"beta_horizon must be in \(3.6, inf\), got 3"),
         ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
         ({"kl_coef": 0.05}, r"kl_coef=0.05 has an effect only with .*objective=penalty.*TRL's kl_coef\) is beta"),
         ({"kl_coef": 0.5, "objective": "penalty", "step": "vpg"}, "kl_coef=0.5 has an effect only with step=ppo"),

@@ -237,6 +237,8 @@ def test_bad_input_is_named():
         adapt_penalty(1.0, 1.0, target=0.0)
     with pytest.raises(ValueError, match="horizon is 0"):
         adapt_horizon(1.0, 1.0, target=1.0, horizon=0, n=1)
+    with pytest.raises(ValueError, match="horizon is 10, expected more than n / 5 = 10"):
+        adapt_horizon(1.0, 0.0, target=1.0, horizon=10, n=50)
     unchecked = inspect.unwrap(kl_estimate)
     with pytest.raises(ValueError, match="kind is 'k4', expected 'k1', 'k2' or 'k3'"):
         unchecked(log_probs, log_probs, "k4")

@@ -104,7 +104,8 @@ class RLHFConfig(CriticConfig, ClipRange):
     """Target of KL(policy‖reference), in nats per answer, to which β is adapted (Ziegler et al., section 2.2); None:
     constant β."""
     beta_horizon: PositiveInt = 10_000
-    """Number of answers over which a relative error of 20 % or more changes β by about 20 %."""
+    """Number of answers over which a relative error of 20 % or more changes β by about 20 %, above a fifth of a batch,
+    so that β stays positive."""
     target_kl: PositiveFloat = 0.01
     """Trust region of TRPO: maximum KL(old‖new) of a step, in nats per token."""
     cg_damping: NonNegativeFloat = 0.01
@@ -113,8 +114,10 @@ class RLHFConfig(CriticConfig, ClipRange):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
+        fifth = self.prompts_per_batch * self.num_generations / 5 if self.beta_target else 0
         require(
             self,
+            beta_horizon=f"({fifth}, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
             objective=doors.choices(("clip", *PENALIZED), self.objective, "operant.objectives"),
         )

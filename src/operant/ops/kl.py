@@ -198,9 +198,12 @@ def adapt_horizon(beta: Number, kl: Number, *, target: float, horizon: int, n: i
         The new weight, of the type of `beta`.
 
     Raises:
-        ValueError: if `target`, `horizon` or `n` is not positive.
+        ValueError: if `target`, `horizon` or `n` is not positive, or `n` is 5 horizons or more, after which the weight
+            could be 0 or negative.
     """
     _check_positive(target=target, horizon=horizon, n=n)
+    if n >= 5 * horizon:
+        raise ValueError(f"horizon is {horizon}, expected more than n / 5 = {n / 5:g}, to keep the weight positive")
     error = kl / target - 1.0
     clipped = error.clamp(-0.2, 0.2) if isinstance(error, Tensor) else min(max(error, -0.2), 0.2)
     return beta * (1.0 + clipped * (n / horizon))
