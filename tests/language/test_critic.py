@@ -6,7 +6,7 @@ import torch
 from operant import api
 from operant.language import models
 from operant.language.configs import ModelOptions
-from operant.language.critic import Critic, CriticConfig, starting_critic
+from operant.language.critic import Critic, CriticConfig, starting_critic, warn_of_warmup
 from operant.language.packing import Sample, pack
 from operant.language.scoring import load_scorer
 from operant.state import clone
@@ -121,6 +121,12 @@ def test_the_configuration_determines_the_initial_critic(reward_run, make_model)
     config = CriticConfig(critic="reward-model", reward_model=reward_run)
     with pytest.raises(ValueError, match="scores steps: use --critic copy"):
         starting_critic(config, model, outcome=False, seed=0)
+
+
+@pytest.mark.parametrize(("budget", "warned"), [(8, True), (9, False)])
+def test_a_budget_without_a_batch_for_the_policy_gives_a_warning(caplog, budget, warned):
+    warn_of_warmup(CriticConfig(critic_warmup=2), batch=4, budget=budget)
+    assert ("the budget of 8 prompts ends within critic_warmup=2 batches of 4 prompts" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(

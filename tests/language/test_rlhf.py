@@ -478,6 +478,12 @@ def test_a_whole_run_with_a_reward_model(tmp_path):
     assert api.load(run).evaluate().mean == result.outcome.evaluation.mean
 
 
+def test_a_run_that_trains_only_its_critic_gives_a_warning(tmp_path, caplog):
+    values = {"prompts_per_batch": 4, "critic_warmup": 1, "train_examples": 4, "held_out": 2, "progress": "silent"}
+    api.train("rlhf", "preference", run=tmp_path / "run", budget=4, max_completion_length=4, **values)
+    assert "The policy is not trained: the budget of 4 prompts ends within critic_warmup=1" in caplog.text
+
+
 def test_a_task_needs_something_that_rewards(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"prompt": "{c}"}}\n' for c in "abcdef"), encoding="utf-8")

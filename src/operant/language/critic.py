@@ -1,5 +1,6 @@
 """Critic of token-level reinforcement learning, which estimates the value of the state before each token."""
 
+import logging
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,8 @@ from operant.language.runs import trained_state
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, UnitFloat
 from operant.state import State, copy_named
 from operant.tensors import split
+
+logger = logging.getLogger(__name__)
 
 TRUNK, HEAD = "trunk.", "head."
 
@@ -187,6 +190,22 @@ def starting_critic(
     if config.critic == "copy" or not outcome or (config.critic == "auto" and not same_vocabulary):
         return Critic.copy_of(model)
     return Critic.from_reward_model(config.reward_model, config, tokenizer=model.tokenizer, seed=seed, device=device)
+
+
+def warn_of_warmup(config: CriticConfig, *, batch: int, budget: int) -> None:
+    """Warn that a run ends before its policy is trained.
+
+    Args:
+        config: options, of which `critic_warmup` is the number of batches that train only the critic.
+        batch: number of prompts per batch.
+        budget: number of training prompts.
+    """
+    if budget <= config.critic_warmup * batch:
+        logger.warning(
+            "The policy is not trained: the budget of %d prompts ends within critic_warmup=%d batches of %d prompts; "
+            "raise --budget, or lower --critic-warmup or --prompts-per-batch",
+            *(budget, config.critic_warmup, batch),
+        )
 
 
 def _without_output(trunk: LanguageModel) -> LanguageModel:

@@ -11,7 +11,7 @@ from operant.language import examples, memory_estimate, tasks
 from operant.language.best import ModelWeights
 from operant.language.configs import LanguageConfig, SamplingConfig, is_outside
 from operant.language.context import check_context
-from operant.language.critic import starting_critic
+from operant.language.critic import starting_critic, warn_of_warmup
 from operant.language.data import ACCEPTS, Row, kind
 from operant.language.datasets import MAX_COMPLETION, TrainingData, material, source_of
 from operant.language.divergence import Start
@@ -347,6 +347,8 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     judge = _needed(data.judge(scorers), settings)
     outcome = any(not scorer.process for scorer in scorers)
     same = all(scorer.same_vocabulary for scorer in scorers)
+    if seed == settings.seeds[0]:
+        warn_of_warmup(config, batch=config.prompts_per_batch, budget=settings.budget)
     critic = starting_critic(config, model, outcome=outcome, same_vocabulary=same, seed=seed, device=device)
     return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, critic=critic)
 
