@@ -3,8 +3,12 @@ import dataclasses
 import pytest
 
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
+from operant.language.dpo import DPOConfig
 from operant.language.grpo import PRESETS, GRPOConfig
+from operant.language.iterative import IterativeGRPOConfig
+from operant.language.reward_model import RewardModelConfig
 from operant.language.rlhf import RLHFConfig
+from operant.language.sft import SFTConfig
 from operant.runtime.tables import from_table, to_table
 
 
@@ -31,7 +35,8 @@ def test_defaults_are_accepted_and_explained(kind):
         (LanguageConfig, {"learning_rate": float("nan")}, r"learning_rate .*nan"),
         (LanguageConfig, {"lr_schedule": "step"}, r"lr_schedule .*cosine.*step"),
         (LanguageConfig, {"warmup_ratio": 1.5}, r"warmup_ratio .*1.5"),
-        (LanguageConfig, {"betas": (0.9, 1.0)}, r"betas must be in \[0, 1\), got \(0.9, 1.0\)"),
+        (LanguageConfig, {"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\), got \(0.9, 1.0\)"),
+        (LanguageConfig, {"betas": (0.9,)}, r"betas must be two numbers in \[0, 1\), got \(0.9,\)"),
         (LanguageConfig, {"weight_decay": -0.1}, r"weight_decay .*-0.1"),
         (LanguageConfig, {"max_grad_norm": 0.0}, r"max_grad_norm .*0"),
         (LanguageConfig, {"micro_batch_tokens": 0}, r"micro_batch_tokens .*0"),
@@ -54,6 +59,14 @@ def test_defaults_are_accepted_and_explained(kind):
 def test_invalid_values_are_rejected_by_name(kind, values, message):
     with pytest.raises(ValueError, match=message):
         kind(**values)
+
+
+@pytest.mark.parametrize("kind", [DPOConfig, GRPOConfig, IterativeGRPOConfig, RewardModelConfig, RLHFConfig, SFTConfig])
+def test_another_default_keeps_the_bounds_of_a_field(kind):
+    for name in ("learning_rate", "beta", "weight_decay"):
+        if hasattr(kind, name):
+            with pytest.raises(ValueError, match=f"{name} must be in .*, got -1"):
+                kind(**{name: -1.0})
 
 
 def test_weights_go_with_rewards():

@@ -43,7 +43,7 @@ ROUNDED = 3e-2
 class DPOConfig(LanguageConfig):
     """Hyperparameters of DPO, with TRL's names; docs/algorithms/dpo.md lists the differences from TRL's defaults."""
 
-    learning_rate: float = 1e-6
+    learning_rate: PositiveFloat = 1e-6
     """Learning rate of AdamW. Models of a few million parameters need 1e-5 to 1e-4."""
     batch_size: PositiveInt = 32
     """Number of pairs per optimizer step."""

@@ -99,7 +99,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 class GRPOConfig(SamplingConfig, ClipRange):
     """Hyperparameters of GRPO; docs/algorithms/grpo.md lists the differences from TRL's defaults."""
 
-    learning_rate: float = 1e-6
+    learning_rate: PositiveFloat = 1e-6
     """Learning rate of AdamW. Models of a few million parameters need 1e-4 to 1e-3."""
     prompts_per_batch: PositiveInt = 32
     """Number of prompts per batch, P."""

@@ -51,7 +51,7 @@ class IterativeGRPOConfig(GRPOConfig):
 
     loss_aggregation: Aggregation = "sequence_mean"
     """Aggregation of the loss, as in GRPO (`operant.ops.token_weights`)."""
-    beta: float = 0.04
+    beta: NonNegativeFloat = 0.04
     """Coefficient of the KL penalty to the latest reference, per nat and token."""
     ref_reset_interval: PositiveInt = 20
     """Number of batches per iteration, after which reference and reward model are updated, at least 1."""

@@ -34,7 +34,7 @@ from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
 from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
-from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState
@@ -58,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {}
 class RewardModelConfig(LanguageConfig):
     """Hyperparameters."""
 
-    learning_rate: float = 1e-4
+    learning_rate: PositiveFloat = 1e-4
     """Learning rate of AdamW (TRL: 1e-4)."""
     batch_size: PositiveInt = 32
     """Number of examples per optimizer step: pairs, rankings, or solutions with step labels."""

@@ -58,7 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 class RLHFConfig(CriticConfig, ClipRange):
     """Hyperparameters of RLHF; docs/algorithms/rlhf.md lists the differences from the defaults of TRL's PPO trainer."""
 
-    learning_rate: float = 3e-6
+    learning_rate: PositiveFloat = 3e-6
     """Learning rate of AdamW for the policy. Models of a few million parameters need 1e-4 or more."""
     prompts_per_batch: PositiveInt = 64
     """Number of prompts per batch."""

@@ -21,7 +21,7 @@ from operant.language.models import LanguageModel
 from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
-from operant.runtime.bounds import PositiveInt
+from operant.runtime.bounds import PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
 from operant.state import State, clone
@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {}
 class SFTConfig(LanguageConfig):
     """Hyperparameters."""
 
-    learning_rate: float = 2e-5
+    learning_rate: PositiveFloat = 2e-5
     """Learning rate of AdamW (TRL: 2e-5). Models of a few million parameters need 1e-3."""
     batch_size: PositiveInt = 32
     """Number of demonstrations per optimizer step."""
