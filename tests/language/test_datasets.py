@@ -1,12 +1,14 @@
 """Rows of tasks and data sets, and the rewards of answers to them."""
 
 import json
+from functools import partial
 
 import pytest
 
 from operant.language import tasks
 from operant.language.datasets import MAX_COMPLETION, material, source_of
 from operant.language.grpo import GRPOConfig
+from operant.language.iterative import IterativeGRPOConfig
 from operant.language.sft import SFTConfig
 from operant.runtime.settings import Settings
 
@@ -91,6 +93,14 @@ def test_the_task_rewards_unless_others_are_asked_for():
 
     judge = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).judge([extra])
     assert judge.names[-1] == "extra"
+
+
+@pytest.mark.parametrize("config", [IterativeGRPOConfig, partial(GRPOConfig, supervision="process")])
+def test_the_weight_of_a_reward_model_is_left_out_where_its_score_is_not_added(config):
+    asked = config(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5, 2.0), reward_model="RUN")
+    assert material(settings(), asked, ("prompt-completion",), seed=0).judge().weights == (1.0, 0.5)
+    alone = config(reward_weights=(2.0,), reward_model="RUN")
+    assert material(settings(), alone, ("prompt-completion",), seed=0).judge().weights == (1.0,)
 
 
 def test_a_data_set_goes_before_the_task():

@@ -107,7 +107,8 @@ class SamplingConfig(LanguageConfig):
     """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or
     path/to/file.py:function of custom ones. None: the task's reward."""
     reward_weights: tuple[float, ...] = ()
-    """Weight of each reward function; none: 1 each."""
+    """Weight of each reward function, that of the reward model last; none: 1 each. The last one has no effect if the
+    score is not added to other rewards: in iterative-grpo, or with process supervision on a built-in task."""
     reward_timeout: PositiveFloat = 60.0
     """Time limit in seconds per call of a custom reward function; after it, answers get no reward."""
     reward_workers: PositiveInt = 1

@@ -75,7 +75,8 @@ class TrainingData:
         functions = [verifiers.find(name, **given) for name in names]
         for part in ("training", "evaluation"):
             self.encode(part, lambda rows: check_columns(functions, rows))
-        weights = list(getattr(self.config, "reward_weights", ()))
+        # The last one is that of the reward model, whose score is not always one of the functions.
+        weights = list(getattr(self.config, "reward_weights", ()))[: len(functions) + len(extra)]
         if not functions and not extra and self.task:
             functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)
         functions += extra
