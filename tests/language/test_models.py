@@ -474,6 +474,17 @@ def test_the_state_of_a_reference_comes_back(folder, lora, reset):
     torch.testing.assert_close(other.log_probs(BATCH), reference.log_probs(BATCH), atol=1e-6, rtol=0)
 
 
+def test_a_state_from_before_a_reset_brings_back_the_first_reference(folder):
+    model = adapted(folder)
+    reference = Reference(model)
+    state, first = reference.state_dict(), reference.log_probs(BATCH)
+    train(model)
+    reference.reset()
+    assert not torch.equal(reference.log_probs(BATCH), first)
+    reference.load_state_dict(state)
+    assert torch.equal(reference.log_probs(BATCH), first)
+
+
 def test_a_scalar_head_begins_at_zero():
     head = ScalarHead(4)
     hidden = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

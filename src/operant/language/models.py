@@ -282,9 +282,11 @@ class Reference:
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state of `state_dict`."""
-        if state["parameters"] is not None:
-            self._copy = self._copy or self._model.frozen()
-            copy_named(self._parameters(self._copy), state["parameters"], of="reference")
+        if state["parameters"] is None:
+            self._copy = None
+            return
+        self._copy = self._copy or self._model.frozen()
+        copy_named(self._parameters(self._copy), state["parameters"], of="reference")
 
     def _parameters(self, model: LanguageModel) -> dict[str, nn.Parameter]:
         """Return a copy of the policy's trained parameters."""
