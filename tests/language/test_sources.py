@@ -206,6 +206,18 @@ def test_missing_cells_of_a_table_are_none():
     ]
 
 
+def test_lists_of_a_table_from_parquet_are_lists(written):
+    turns = [{"role": "user", "content": "a"}, CALL, {"role": "tool", "name": "f", "content": "b"}]
+    rows = [{"prompt": turns, "completions": ["c", "d"], "labels": [True, False], "nested": [[1, 2], [3]]}]
+    assert rows_of(pd.read_parquet(written(".parquet", rows))) == rows
+    assert rows_of(datasets.Dataset.from_list(rows).to_pandas()) == rows
+
+
+def test_cells_of_a_csv_file_may_be_long(written):
+    rows = [{"prompt": "a" * 200_000, "completion": "b"}]
+    assert rows_of(written(".csv", rows)) == rows
+
+
 def test_a_column_of_a_table_that_appears_twice_is_an_error(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("prompt,answer,answer\n0+1=,1,999\n")

@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from operant.language.huggingface import hub_problem, is_path
 
 __all__ = ["Row", "Source", "is_message", "read"]
@@ -59,8 +61,8 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
     if of_arrow and hasattr(rows, "with_format"):  # plain values, whatever format its users prefer
         rows = cast(Any, rows).with_format(None)
     elif type(rows).__module__.partition(".")[0] == "pandas":
-        table = cast(Any, rows)
-        rows = table.astype(object).where(table.notna(), None).to_dict("records")
+        table, of_arrow = cast(Any, rows), True  # its lists are arrays if it comes from Arrow or Parquet
+        rows = map(_listed, table.astype(object).where(table.notna(), None).to_dict("records"))
     for number, row in enumerate(rows, 1):
         found = _as_row(row, f"{name}, row {number}")
         yield f"{name}, row {number}", _without_none(found) if of_arrow else found
@@ -88,6 +90,17 @@ def is_message(value: Any) -> bool:
         return False
     message = cast(Mapping[str, Any], value)
     return isinstance(message.get("role"), str) and ("content" in message or bool(message.get("tool_calls")))
+
+
+def _listed(value: Any) -> Any:
+    """Return a value with plain lists and numbers for the arrays of NumPy and their elements, at any depth."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = cast(Any, value).tolist()
+    if isinstance(value, list):
+        return [_listed(one) for one in cast(list[Any], value)]
+    if isinstance(value, Mapping):
+        return {key: _listed(one) for key, one in cast(Mapping[Any, Any], value).items()}
+    return value
 
 
 def _without_none(row: Row) -> Row:
@@ -178,6 +191,7 @@ def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     del split
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
+        csv.field_size_limit(2**31 - 1)  # texts may exceed its default of 131 072 characters
         try:
             if repeated := [column for column, count in Counter(reader.fieldnames or ()).items() if count > 1]:
                 raise ValueError(
