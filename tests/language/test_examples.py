@@ -123,10 +123,23 @@ def test_a_template_that_fails_names_the_row(make_words):
         prompts(make_words(template=template), rows)
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"tools": "hammer"}, "row 1: tools is 'hammer', expected JSON, .*rename the column"),
+        ({"tools": '{"name": "a"}'}, "row 1: tools is {'name': 'a'}, expected a list of tools"),
+        ({"chat_template_kwargs": "{"}, "row 1: chat_template_kwargs is '{', expected JSON"),
+    ],
+)
+def test_invalid_inputs_of_the_template_are_named(words, columns, message):
+    with pytest.raises(ValueError, match=message):
+        prompts(words, [{"prompt": [USER], **columns}])
+
+
 def test_tools_are_given_to_the_template(make_words):
     words = make_words(template="{{ tools[0].name if tools else 'none' }}{{ messages[0].content }}")
-    rows = [{"prompt": [USER], "tools": tools} for tools in ([{"name": "a"}], '[{"name": "b"}]', None)]
-    assert [words.decode(example.prompt) for example in prompts(words, rows)] == ["ahi", "bhi", "nonehi"]
+    rows = [{"prompt": [USER], "tools": tools} for tools in ([{"name": "a"}], '[{"name": "b"}]', None, "")]
+    assert [words.decode(example.prompt) for example in prompts(words, rows)] == ["ahi", "bhi", *["nonehi"] * 2]
 
 
 # Demonstrations

@@ -63,13 +63,28 @@ def inputs_of(tokenizer: Tokenizer, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of the chat template in a row other than messages, which some datasets store as JSON.
 
     Raises:
-        ValueError: the variables are no mapping of names, or an argument of `apply_chat_template` is among them.
+        ValueError: a text is not JSON, the tools are no list, the variables are no mapping of names, or an argument of
+            `apply_chat_template` is among them.
     """
-    found = {name: row.get(name) for name in TEMPLATE}
-    found = {name: json.loads(value) if isinstance(value, str) else value for name, value in found.items()}
+    found = {name: _parsed(name, row.get(name)) for name in TEMPLATE}
+    if not isinstance(found["tools"], Sequence | None):
+        raise ValueError(f"tools is {found['tools']!r:.80}, expected a list of tools, each as a JSON schema")
     if found["chat_template_kwargs"] is not None:
         _check_kwargs(tokenizer, found["chat_template_kwargs"])
     return found
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """Return an input of the chat template, which may be JSON; None for an empty text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name} is {value!r:.80}, expected JSON, as it is an input of the chat template ({error}): correct it, or "
+            "rename the column if it means something else"
+        ) from error
 
 
 def _check_kwargs(tokenizer: Tokenizer, kwargs: Any) -> None:
