@@ -579,6 +579,12 @@ def test_answers_that_nothing_rewards_are_in_no_mean_of_the_loss(make_learner, m
     close(*found)
 
 
+def test_a_short_overlong_buffer_has_one_token(make_learner):
+    learner = make_learner(reward=lambda completion_ids, **_: [1.0] * len(completion_ids), overlong_buffer=0.05)
+    batch = learner.estimate_advantages(rollout_of(learner, [(PROMPTS[0], [[3] * 5 + [EOS], [3] * 4 + [EOS]])]))
+    assert batch.rewards.tolist() == [0.0, 1.0]
+
+
 def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner, caplog):
     def alike(completion_ids, **_):
         return [1.0] * len(completion_ids)

@@ -144,7 +144,8 @@ class GRPOConfig(SamplingConfig, ClipRange):
     """Exclude truncated answers from the loss. They are excluded from the denominator of token_mean, too, but not from
     those of sequence_mean and constant; their rewards still count in the group statistics."""
     overlong_buffer: UnitFloat = 0.0
-    """Last fraction of the maximum completion length, over which the length penalty rises (DAPO: 0.2). 0: none."""
+    """Last fraction of the maximum completion length, over which the length penalty rises (DAPO: 0.2), at least
+    one token. 0: none."""
     overlong_penalty: PositiveFloat = 1.0
     """Penalty at the maximum completion length (verl: penalty_factor). DAPO uses 1 with rewards of 1 and -1; with
     rewards of 1 and 0 use 0.5, so that a long correct answer still has a higher reward than a short wrong one."""
@@ -347,7 +348,8 @@ class GRPO(DeclaredState):
             per_token = ops.process_advantages(*rollout.step_rewards(), length=longest, eps=config.advantage_eps)
             advantages = [row[:n] for row, n in zip(per_token.view(-1, longest), integers(lengths), strict=True)]
         else:
-            if buffer := round(config.overlong_buffer * self.max_tokens):
+            if config.overlong_buffer:
+                buffer = max(1, round(config.overlong_buffer * self.max_tokens))
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
             counts &= rollout.judged.valid
