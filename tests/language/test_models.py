@@ -358,6 +358,19 @@ def test_an_adapter_begins_at_zero_and_belongs_to_its_seed(folder):
     assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
 
 
+def test_an_adapter_of_embeddings_belongs_to_its_seed_alone():
+    def made(state, seed):
+        with torch.random.fork_rng():
+            torch.manual_seed(state)
+            options = ModelOptions(lora_r=2, lora_target_modules=("embed_tokens", "q_proj"))
+            return load(options, seed=seed).state_dict()
+
+    one, same, other = made(1, 0), made(2, 0), made(1, 1)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    (name,) = [name for name in one if "lora_embedding_B" in name]
+    assert not torch.equal(one[name], other[name])
+
+
 def test_an_adapter_learns_and_the_rest_stays(folder):
     model = adapted(folder)
     before, likelihood = values(model), log_probs(model).mean()

@@ -104,9 +104,11 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
     network = _wrapped(network, config)
     generator = streams.torch_generator(seed, "adapter")
     for name, parameter in network.named_parameters():
+        start = torch.empty(parameter.shape)
         if "lora_A" in name:
-            start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=5**0.5, generator=generator)
-            parameter.data.copy_(start)
+            parameter.data.copy_(nn.init.kaiming_uniform_(start, a=5**0.5, generator=generator))
+        elif "lora_embedding_B" in name:
+            parameter.data.copy_(nn.init.normal_(start, generator=generator))
     return network
 
 
