@@ -68,6 +68,32 @@ def test_an_adapter_under_16_bits_stays_in_32(adapter):
     assert {value.dtype for value in model.trained().values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "whole", [False, True]
+)  # whether the file has the weights of the embeddings, as peft writes it
+def test_an_adapter_of_embeddings_is_loaded_onto_its_base(model_folder, tmp_path, dtype, whole):
+    options = ModelOptions(model=model_folder, lora_r=2, lora_target_modules=("embed_tokens", "q_proj"))
+    model, folder = load(options, seed=0), tmp_path / "adapter"
+    for value in model.trained().values():
+        value.data += 0.1
+    model.save(folder)
+    if whole:
+        model.network.save_pretrained(folder, save_embedding_layers=True)
+    again = load(ModelOptions(model=str(folder), dtype=dtype), seed=0)
+    bound = {"float32": 1e-5, "bfloat16": 0.3}[dtype]
+    torch.testing.assert_close(log_probs(again), log_probs(model), atol=bound, rtol=0)
+
+
+def test_an_adapter_with_embeddings_of_another_base_is_rejected(model_folder, tmp_path):
+    options = ModelOptions(model=model_folder, lora_r=2, lora_target_modules=("embed_tokens", "q_proj"))
+    model, folder = load(options, seed=0), tmp_path / "adapter"
+    model.network.get_input_embeddings().base_layer.weight.data += 1
+    model.network.save_pretrained(folder, save_embedding_layers=True)
+    with pytest.raises(ValueError, match=r"does not fit its base model .* 1 tensor \(.*embed_tokens.base_layer.weight"):
+        load(ModelOptions(model=str(folder)), seed=0)
+
+
 def test_a_run_from_an_adapter_is_exported_with_and_without_its_base(adapter, tmp_path):
     trained = operant.train("sft", "reverse", model=str(adapter[0]), run=tmp_path / "run", **TINY)
     wanted = log_probs(trained.experiment.members[0].learner.model)

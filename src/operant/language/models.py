@@ -185,7 +185,8 @@ class LanguageModel:
 
     def save(self, folder: str | Path) -> None:
         """Save the model in the format of transformers, or of peft for an adapter, with its tokenizer."""
-        self.network.save_pretrained(folder, safe_serialization=True)
+        own = {"save_embedding_layers": False} if hasattr(self.network, "peft_config") else {}  # those of the base
+        self.network.save_pretrained(folder, safe_serialization=True, **own)
         self.tokenizer.save_pretrained(folder)
 
     def frozen(self) -> "LanguageModel":

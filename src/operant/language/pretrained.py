@@ -360,7 +360,9 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
         raise ValueError(
             f"--model {name} is an adapter that does not fit its base model {base}: {str(error).splitlines()[0]}"
         ) from error
-    expected = adapter_state(network)
+    expected, base_weights = adapter_state(network), network.state_dict()
+    # peft writes adapted embeddings with their base weights.
+    tensors = {key: value for key, value in tensors.items() if not _equal(value, base_weights.get(key))}
     odd = sorted(expected.keys() ^ tensors.keys())
     odd += [key for key in sorted(expected.keys() & tensors.keys()) if expected[key].shape != tensors[key].shape]
     if odd:
@@ -379,6 +381,11 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
             f"--model {name} is an adapter of {adapted}: merge it into its model with peft, and use the merged model"
         )
     return network
+
+
+def _equal(value: Tensor, base: Tensor | None) -> bool:
+    """Return whether a tensor of a file is that of the base model, in its precision."""
+    return base is not None and torch.equal(value.to(base.device, base.dtype), base)
 
 
 def _wrapped(network: Any, config: Any) -> Any:
