@@ -2,6 +2,7 @@ import dataclasses
 import importlib
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
@@ -23,6 +24,15 @@ def test_an_algorithm_is_where_the_catalog_says(algorithm):
     assert dataclasses.is_dataclass(getattr(module, algorithm.config))
     learner = getattr(module, algorithm.learner)
     assert all(callable(getattr(learner, name)) for name in ("iterate", "state_dict", "load_state_dict"))
+
+
+@EVERY
+def test_a_field_with_another_default_keeps_bounds(algorithm):
+    kind = algorithm.config_class
+    own = get_type_hints(kind, include_extras=True)
+    for base in filter(dataclasses.is_dataclass, kind.__mro__):
+        for name, hint in get_type_hints(base, include_extras=True).items():
+            assert "Interval" not in str(hint) or "Interval" in str(own[name]), (base.__name__, name)
 
 
 @EVERY

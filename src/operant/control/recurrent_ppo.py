@@ -33,13 +33,13 @@ from operant.state import State
 class RecurrentPPOConfig(PPOConfig):
     """Hyperparameters of recurrent PPO. Gradients flow through `num_steps`."""
 
-    num_envs: int = 32
+    num_envs: PositiveInt = 32
     """Number of environments per seed, N, a multiple of `num_minibatches`. More give more sequences per update."""
-    num_steps: int = 64
+    num_steps: PositiveInt = 64
     """Number of steps per environment and rollout, T, through which gradients flow. More learn longer dependencies."""
-    num_epochs: int = 4
+    num_epochs: PositiveInt = 4
     """Number of passes over each rollout. More use the data better until the policy overfits (monitor approx_kl)."""
-    num_minibatches: int = 4
+    num_minibatches: PositiveInt = 4
     """Number of minibatches of sequences per rollout, one gradient step each."""
     share_features: bool = True
     """Must be true: policy and value function share the layers and the hidden state."""

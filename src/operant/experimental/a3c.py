@@ -48,7 +48,7 @@ from operant.tensors import in_shared_memory, integers, rows_of_floats
 class A3CConfig(A2CConfig):
     """Hyperparameters of asynchronous advantage actor-critic: those of A2C per worker, and those of workers."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Number of environments per worker. More give less noisy and less frequent updates."""
     workers: PositiveInt = 16
     """Number of worker processes. More than there are CPU cores make gradients staler."""
