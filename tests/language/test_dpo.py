@@ -214,6 +214,17 @@ def test_tokens_of_the_prompt_do_not_count():
     assert packed.targets.tolist() == [*PAIRS[0].chosen, *PAIRS[0].rejected]
 
 
+def test_only_pairs_within_the_budget_are_precomputed():
+    own, whole = (learner(PAIRS, PAIRS[:1], batch_size=2, budget=budget) for budget in (3, 5))
+    steps = [[float(each.iterate()["losses/dpo"]) for _ in range(2)] for each in (own, whole)]
+    assert steps[0] == pytest.approx(steps[1], abs=1e-4)
+    known = ~own.precomputed.isnan().any(1)
+    assert known.tolist().count(True) == 4 + 1  # two batches, and the held-out pair
+    assert known[-1]
+    assert not whole.precomputed.isnan().any()
+    assert all(math.isfinite(share) for share in own.accuracies())
+
+
 def test_a_live_reference_is_the_same_as_a_precomputed_one():
     once, live = (learner(precompute_ref_log_probs=how) for how in (True, False))
     for _ in range(3):

@@ -10,6 +10,7 @@ What differs from the paper: the log-probabilities of the reference are computed
 the state (`precompute`); and the first loss is checked against its known value, log 2 for equal policy and reference.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -80,7 +81,8 @@ class DPO(DeclaredState):
         model: policy.
         reference: reference model; None if its log-probabilities are precomputed.
         precomputed: reference log-probabilities of the chosen and the rejected answer of each pair, `[N + H, 2]`:
-            training pairs, then held-out pairs; None before the first step, or without `precompute`.
+            training pairs, then held-out pairs, NaN for those that the budget does not reach; None before the first
+            step, or without `precompute`.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")
@@ -193,13 +195,18 @@ class DPO(DeclaredState):
 
     @torch.no_grad()
     def _precompute(self) -> Tensor:
-        everything = range(len(self.pairs) + len(self.held_out))
+        count = min(self.config.batch_size, len(self.pairs))
+        needed = min(-(-self.budget // count) * count, len(self.pairs))  # at least one epoch needs all pairs
+        trained = sorted(shuffled(len(self.pairs), 0, needed, seed=self.seed))
+        wanted = [*trained, *(len(self.pairs) + i for i in range(len(self.held_out)))]
 
         def sums(part: Sequence[int]) -> Tensor:
             packed = self._packed(part)
             return self._sums(self.model.log_probs(packed)[0], packed).cpu()
 
-        return torch.cat(self.shards.map(sums, self._parts(everything)))
+        found = torch.full((len(self.pairs) + len(self.held_out), 2), math.nan)
+        found[wanted] = torch.cat(self.shards.map(sums, self._parts(wanted)))
+        return found
 
     def _sums(self, log_probs: Tensor, batch: Packed) -> Tensor:
         """Return the log-probabilities of both answers of each pair, `[n, 2]`; for IPO their means per token."""
