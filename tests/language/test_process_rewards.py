@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from operant.language import process_rewards
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
-from operant.language.process_rewards import join_steps, last_token, placed, step_judge, table
+from operant.language.process_rewards import join_steps, last_tokens, placed, step_judge, table
 from operant.language.tasks import find
 
 PROMPT = "12+7+5="
@@ -60,12 +61,20 @@ def test_earlier_steps_stay_where_they_are(characters):
 def test_steps_of_tokens_that_have_several_characters(words):
     ids = encode(words, "the cat sat on the mat.")
     assert len(ids) < 15
-    for characters in range(1, 24):
-        end = last_token(words, ids, characters)
+    found = last_tokens(words, ids, range(1, 25))
+    for characters, end in enumerate(found[:23], 1):
         assert len(words.decode(ids[: end + 1])) >= characters > len(words.decode(ids[:end]))
-    assert last_token(words, ids, 24) is None
+    assert found[23] is None
     completion = Completion([*ids, words.eos_token_id], [0.0] * (len(ids) + 1), False)
-    assert placed(words, completion, [(7, 1.0), (23, 0.0)]) == [(1.0, last_token(words, ids, 7)), (0.0, len(ids))]
+    assert placed(words, completion, [(7, 1.0), (23, 0.0)]) == [(1.0, found[6]), (0.0, len(ids))]
+
+
+def test_beginnings_of_an_answer_are_decoded_once_for_all_steps(characters, monkeypatch):
+    lengths = []
+    decode = process_rewards.decode
+    monkeypatch.setattr(process_rewards, "decode", lambda t, ids: lengths.append(len(ids)) or decode(t, ids))
+    assert last_tokens(characters, [5] * 64, range(1, 65)) == [*range(64)]
+    assert sorted(lengths) == [*range(1, 65)]
 
 
 def test_a_table_has_the_width_of_its_longest_row():

@@ -1,6 +1,8 @@
 """Rewards of the steps of answers, assigned to tokens: `step_judge`."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -50,11 +52,8 @@ def placed(tokenizer: Tokenizer, completion: Completion, steps: Sequence[tuple[i
         completion: token ids and truncation.
         steps: for each step the number of characters up to its end, and its reward.
     """
-    found = [
-        (reward, end)
-        for characters, reward in steps
-        if (end := last_token(tokenizer, completion.ids, characters)) is not None
-    ]
+    ends = last_tokens(tokenizer, completion.ids, [characters for characters, _ in steps])
+    found = [(reward, end) for (_, reward), end in zip(steps, ends, strict=True) if end is not None]
     if found and not completion.truncated:
         found[-1] = (found[-1][0], len(completion.ids) - 1)
     return found
@@ -81,15 +80,12 @@ def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
     return rewards, ends, exists
 
 
-def last_token(tokenizer: Tokenizer, ids: Sequence[int], characters: int) -> int | None:
-    """Return the index of the token at which a completion reaches `characters` characters; None if it is shorter."""
-    low, high = 0, len(ids)
-    if len(decode(tokenizer, ids)) < characters:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if len(decode(tokenizer, ids[: middle + 1])) >= characters:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def last_tokens(tokenizer: Tokenizer, ids: Sequence[int], characters: Sequence[int]) -> list[int | None]:
+    """Return the index of the token at which a completion reaches each number of characters; None if it is shorter."""
+
+    @cache
+    def length(index: int) -> int:
+        return len(decode(tokenizer, ids[: index + 1]))
+
+    places = [bisect_left(range(len(ids)), count, key=length) for count in characters]
+    return [place if place < len(ids) else None for place in places]

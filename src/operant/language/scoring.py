@@ -19,7 +19,7 @@ from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
-from operant.language.process_rewards import StepRewards, Steps, last_token, table
+from operant.language.process_rewards import StepRewards, Steps, last_tokens, table
 from operant.language.processes import loaded
 from operant.language.rewards import text_of
 from operant.language.runs import trained_state
@@ -249,12 +249,11 @@ def step_ends(tokenizer: Tokenizer, ids: Sequence[int], separator: str) -> list[
         ids: token ids of the completion.
         separator: separator between steps.
     """
-    text, ends, place = decode(tokenizer, ids), list[int](), 0
+    text, characters, place = decode(tokenizer, ids), list[int](), 0
     while (found := text.find(separator, place)) >= 0:
         place = found + len(separator)
-        end = last_token(tokenizer, ids, place)
-        if end is not None and end not in ends:
-            ends.append(end)
+        characters.append(place)
+    ends = [*dict.fromkeys(end for end in last_tokens(tokenizer, ids, characters) if end is not None)]
     if ends and place == len(text):
         ends.pop()
     return [*ends, len(ids) - 1]
