@@ -27,6 +27,7 @@ class Config:
     most: int | None = None
     hidden: tuple[int, ...] = (64, 64)
     shape: tuple[int, int] | None = None
+    ends: tuple[float, float] | None = None
     rate: float = 0.5
     share: float | None = None
     either: int | str = 1
@@ -73,6 +74,14 @@ def test_values_outside_are_rejected_by_name(value, bound):
 def test_every_number_of_a_tuple_is_within_the_bounds():
     with pytest.raises(ValueError, match=r"^field must hold numbers in \[1, inf\), got \(64, 0\)$"):
         require(SimpleNamespace(field=(64, 0)), field="[1, inf)")
+
+
+@pytest.mark.parametrize("value", [(1.0,), (1.0, 2.0, 3.0), (), 1.0])
+def test_a_tuple_has_the_length_of_its_type(value):
+    with pytest.raises(ValueError, match=re.escape(f"ends must be a tuple of 2 numbers or None, got {value!r}")):
+        require(replace(Config(), ends=value))
+    with pytest.raises(ValueError, match=r"^shape must be a tuple of 2 integers or None, got \(1, 2, 3\)$"):
+        require(replace(Config(), shape=(1, 2, 3)))
 
 
 def test_words():
@@ -133,6 +142,30 @@ def test_valid_values_pass(values):
     require(replace(Typed(), **values))
 
 
+@dataclass
+class Derived(Typed):
+    """Configuration with other defaults."""
+
+    many: int = 8
+    widths: tuple[int, ...] = (8,)
+    rate: float = 0.1
+    weight: UnitFloat = 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("many", 0, "be in [1, inf)"),
+        ("widths", (64, 0), "hold numbers in [1, inf)"),
+        ("rate", -0.1, "be in (0, inf)"),
+        ("weight", 1.5, "be in [0, 1]"),
+    ],
+)
+def test_another_default_does_not_remove_the_bounds_of_a_field(name, value, expected):
+    with pytest.raises(ValueError, match=re.escape(f"{name} must {expected}, got {value!r}")):
+        require(replace(Derived(), **{name: value}))
+
+
 def test_a_misspelt_interval_is_a_mistake_of_the_programmer():
     with pytest.raises(ValueError, match="an interval must have a form such as"):
         require(SimpleNamespace(field=1), field="[0,1]")
@@ -151,7 +184,7 @@ def test_a_misspelt_interval_is_a_mistake_of_the_programmer():
         ("hidden", (64, 2.5), "a tuple of integers"),
         ("hidden", 64, "a tuple of integers"),
         ("hidden", "64", "a tuple of integers"),
-        ("shape", (2.5, 3), "a tuple of integers or None"),
+        ("shape", (2.5, 3), "a tuple of 2 integers or None"),
     ],
 )
 def test_a_field_declared_as_an_integer_holds_one_whether_or_not_it_has_bounds(name, value, what):
@@ -165,7 +198,7 @@ def test_a_field_declared_as_an_integer_holds_one_whether_or_not_it_has_bounds(n
     "values",
     [
         {},
-        {"steps": np.int64(3), "hidden": [8, 4], "most": 7, "shape": (1, 2)},
+        {"steps": np.int64(3), "hidden": [8, 4], "most": 7, "shape": (1, 2), "ends": [0, 1]},
         {"rate": 1, "share": 2, "either": "word", "flag": True, "hidden": ()},
     ],
 )
@@ -183,3 +216,11 @@ def test_every_configuration_rejects_a_fraction_of_an_integer(place):
     for name in integers:
         with pytest.raises(ValueError, match=rf"^{name} must be an integer( or None)?, got 2\.5$"):
             kind(**{name: 2.5})
+
+
+@pytest.mark.parametrize("place", ENTRIES, ids="{0[1]}".format)
+def test_every_configuration_rejects_a_learning_rate_of_zero(place):
+    kind = getattr(importlib.import_module(place[0]), place[1])
+    if "learning_rate" in {field.name for field in fields(kind)}:
+        with pytest.raises(ValueError, match=r"^learning_rate must be in \(0, "):
+            kind(learning_rate=0.0)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
@@ -53,9 +53,9 @@ _INTEGER = "an integer in "
 def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
     """Validate the fields of a configuration against their types, and against additional bounds.
 
-    A number must be in the interval of its annotation, or finite if there is none; an integer must be whole; a
-    `Literal` must have one of its values. The same applies to every element of a tuple; None is allowed if the type
-    includes it.
+    A number must be in the interval of its annotation, or of that in the nearest base class that has one, or finite if
+    there is none; an integer must be whole; a `Literal` must have one of its values. The same applies to every element
+    of a tuple, which has the length of its type; None is allowed if the type includes it.
 
     Args:
         config: a dataclass; for other classes only `bounds` are checked.
@@ -88,6 +88,7 @@ class _Rule:
     whole: bool = False
     flag: bool = False
     many: bool = False
+    length: int | None = None
     optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
@@ -100,8 +101,10 @@ class _Rule:
             raise ValueError(f"{name} must {expected}{' or None' if self.optional else ''}, got {value!r}")
 
     def _unmet(self, items: Sequence[Any], *, is_many: bool) -> str:
-        if self.whole and not (is_many == self.many and all(map(_whole, items))):
-            return "be a tuple of integers" if self.many else "be an integer"
+        fits = is_many == self.many and self.length in (None, len(items))
+        if (self.whole and not (fits and all(map(_whole, items)))) or (self.length and not fits):
+            count = f"{self.length} " if self.length else ""
+            return f"be a tuple of {count}{'integers' if self.whole else 'numbers'}" if self.many else "be an integer"
         if self.interval and not all(item in self.interval for item in items):
             if self.interval == _FINITE:
                 return "contain finite numbers" if self.many else "be a finite number"
@@ -115,11 +118,20 @@ class _Rule:
 
 
 @cache
-def _rules(kind: type) -> dict[str, _Rule]:
+def _rules(kind: type[Any]) -> dict[str, _Rule]:
     """Return the rules of a dataclass's fields by name, for types that have one."""
     hints = get_type_hints(kind, include_extras=True) if is_dataclass(kind) else {}
     found = {name: _rule(hint) for name, hint in hints.items()}
-    return {name: rule for name, rule in found.items() if rule is not None}
+    return {name: _within_bases(kind, name, rule) for name, rule in found.items() if rule is not None}
+
+
+def _within_bases(kind: type[Any], name: str, rule: _Rule) -> _Rule:
+    """Return the rule of a field, with the interval of the nearest base class if its own type has none."""
+    if rule.interval not in (None, _FINITE) or not (rule.whole or rule.interval):
+        return rule
+    bases = (_rules(base).get(name) for base in kind.__mro__[1:])
+    interval = next((base.interval for base in bases if base and base.interval not in (None, _FINITE)), rule.interval)
+    return replace(rule, interval=interval)
 
 
 def _rule(hint: Any) -> _Rule | None:
@@ -138,7 +150,9 @@ def _rule(hint: Any) -> _Rule | None:
     words = get_args(item) if get_origin(item) is Literal else ()
     if base in (int, float, bool) or words:
         interval = interval or (_FINITE if base is float else None)
-        return _Rule(interval, words, whole=base is int, flag=base is bool, many=many, optional=optional)
+        numbers = base in (int, float) and many and ... not in get_args(only)
+        length = len(get_args(only)) if numbers else None
+        return _Rule(interval, words, base is int, base is bool, many, length, optional)
     return None
 
 
