@@ -140,6 +140,30 @@ def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
         learner("dqn", "CartPole-v1", DQN)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values"),
+    [("ppo", "CartPole-v1", PPO), ("dqn", "CartPole-v1", DQN), ("sac", "Pendulum-v1", ALTERNATING)],
+)
+def test_networks_that_branch_on_values_are_not_compiled(algorithm, task, values, monkeypatch, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, inputs, outputs):\n"
+        "        super().__init__()\n"
+        "        self.policy, self.value = nn.Linear(inputs, outputs), nn.Linear(inputs, 1)\n\n"
+        "    def forward(self, obs):\n"
+        "        obs = -obs if obs.sum() > 1e9 else obs\n"
+        f"        return {'self.policy(obs), self.value(obs)' if algorithm == 'ppo' else 'self.policy(obs)'}\n"
+    )
+    monkeypatch.setattr("operant.control.factory.missing_tool", lambda _: None)
+    long = {"choice": "auto", "budget": 10_000_000}
+    assert all(program.compiled for program in programs(learner(algorithm, task, values, **long)))
+    values = {**values, "actor_network" if algorithm == "sac" else "network": f"{tmp_path / 'net.py'}:Net"}
+    assert not any(program.compiled for program in programs(learner(algorithm, task, values, **long)))
+    with pytest.raises(ValueError, match=r"networks that can be traced, which Net cannot.*or leave compile out"):
+        learner(algorithm, task, values)
+
+
 @needs_compiler
 def test_whether_a_run_is_compiled_is_written_down_and_kept(tmp_path, monkeypatch, caplog):
     values = {**ON_POLICY, "compile": "on", "budget": 64, "run": tmp_path / "run", "progress": "silent"}

@@ -292,7 +292,7 @@ def test_branches_on_values_cannot_be_compiled():
     program = Program(lambda x: x + 1 if x.sum() > 0 else x)
     assert program(torch.ones(2)).tolist() == [2, 2]
     program.compiled = True
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=r"branches on the values of tensors: use torch\.where, or --compile off"):
         program(torch.ones(2))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from operant.nets import FunctionalModule, ModuleError
+from operant.nets import FunctionalModule, ModuleError, StackedMLP, untraceable
 
 
 class Plain(FunctionalModule):
@@ -57,3 +57,27 @@ def test_one_network_after_another_gives_the_results_of_all_together():
     together = stack.run(own, obs)
     stack.at_once = False
     assert torch.equal(stack.run(own, obs), together)
+
+
+class Looping(Scaled):
+    """Module that writes to its own tensor, which only one network at a time can do."""
+
+    def forward(self, obs):
+        found = torch.zeros(obs.shape)
+        found[:, 0] = super().forward(obs)[:, 0]
+        return found
+
+
+class Deciding(Scaled):
+    """Module that branches on numbers."""
+
+    def forward(self, obs):
+        return super().forward(obs) if obs.detach().sum() > -1e9 else obs
+
+
+def test_modules_that_branch_on_values_cannot_be_compiled():
+    plain, looping, deciding = (Plain(make, [3], [(3,)]) for make in (Scaled, Looping, Deciding))
+    assert [stack.at_once for stack in (plain, looping, deciding)] == [True, False, False]
+    others = [StackedMLP([2, 3], activation="tanh"), plain, looping]
+    assert untraceable(others) is None
+    assert untraceable([*others, deciding]) == "Deciding"

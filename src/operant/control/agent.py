@@ -129,6 +129,11 @@ class Agent(DeclaredState):
         """The weights of networks and wrappers, such as normalization statistics."""
         return {"parameters": self.parameters, **learned(self.collector.env)}
 
+    @property
+    def stacks(self) -> list[object]:
+        """The shapes of the networks."""
+        return [self.networks.shape.mlp]
+
     def for_seed(self, seed: int) -> Self:
         """Return an agent with only the networks of the seed at an index, sharing their storage."""
         agent = copy(self)

@@ -234,6 +234,11 @@ class DQN(Resumable):
         return {**{name: getattr(self, name) for name in self.NETWORKS}, **self.experience.learned}
 
     @property
+    def stacks(self) -> list[object]:
+        """The shapes of the networks."""
+        return [self.online.shape.mlp]
+
+    @property
     def gradient_steps(self) -> int:
         """Gradient steps of the whole run."""
         idle = max(0, iterations(self.config.learning_starts, self.rollout_steps) - 1)  # before the first training

@@ -15,7 +15,7 @@ from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.control.trial import acts_built_in, try_learner
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
 from operant.envs.trial import try_wrappers
-from operant.nets import missing_tool, programs
+from operant.nets import missing_tool, programs, untraceable
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, SamplingPolicy, evaluate_policy
@@ -43,6 +43,16 @@ class HasRolloutSteps(Protocol):
     @property
     def rollout_steps(self) -> int:
         """Environment steps per seed in one rollout."""
+        ...
+
+
+@runtime_checkable
+class HasStacks(Protocol):
+    """A learner or an agent with networks that may come from outside."""
+
+    @property
+    def stacks(self) -> Sequence[object]:
+        """The shapes of the networks."""
         ...
 
 
@@ -400,9 +410,16 @@ def compiles(learner: ControlLearner, settings: Settings, device: torch.device) 
     if settings.compile == "off":
         return False
     missing = missing_tool(device)
+    owner = learner.agent if isinstance(learner, HasAgent) else learner
+    branching = untraceable(owner.stacks) if isinstance(owner, HasStacks) else None
     if settings.compile == "auto":
         steps = learner.gradient_steps if isinstance(learner, HasGradientSteps) else 0
-        return missing is None and steps >= GRADIENT_STEPS_TO_REPAY
+        return missing is None and branching is None and steps >= GRADIENT_STEPS_TO_REPAY
     if missing:
         raise ValueError(f"compile needs {missing}, which is not installed")
+    if branching:
+        raise ValueError(
+            f"compile needs networks that can be traced, which {branching} cannot, for example because it branches on "
+            "the values of tensors: use torch.where, or leave compile out"
+        )
     return True

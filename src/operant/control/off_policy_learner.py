@@ -123,6 +123,11 @@ class OffPolicyLearner(Resumable, Generic[C]):
         self.action_streams = streams.of_seeds(self.seeds, "policy", device=self.device)
 
     @property
+    def stacks(self) -> list[object]:
+        """The shapes of the networks."""
+        return [shape.mlp for shape in self.shapes.values()]
+
+    @property
     def gradient_steps(self) -> int:
         """Gradient steps of the whole run."""
         return self.config.updates(self.budget)

@@ -9,7 +9,7 @@ from operant.nets.compiled import Program, compilable, compiler, missing_tool, o
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import Encoder, encoders, modules, network_for, network_of_vectors, whole_network
-from operant.nets.functional import FunctionalModule, ModuleError
+from operant.nets.functional import FunctionalModule, ModuleError, untraceable
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
@@ -80,5 +80,6 @@ __all__ = [
     "programs",
     "set_precision",
     "shares",
+    "untraceable",
     "whole_network",
 ]

@@ -281,10 +281,20 @@ def _build(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _fused(function: Callable[..., Any], inputs: Sequence[Tensor]) -> tuple[Callable[..., Any], list[int]]:
-    """Compile a function of tensors, unless it is in `BINARIES`; return it, and the positions of the inputs it uses."""
+    """Compile a function of tensors, unless it is in `BINARIES`; return it, and the positions of the inputs it uses.
+
+    Raises:
+        RuntimeError: if it cannot be traced or compiled.
+    """
     halves_vectors()  # it computes on first use, which would be traced
-    with traced():
-        graph = make_fx(function)(*inputs)
+    try:
+        with traced():
+            graph = make_fx(function)(*inputs)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "the update could not be traced, for example because a network or an objective branches on the values of "
+            f"tensors: use torch.where, or --compile off, which runs it eagerly ({_first_line(error)})"
+        ) from error
     used = _used(graph)
     inputs = [inputs[place] for place in used]
     captured = _captured(graph)

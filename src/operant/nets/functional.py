@@ -5,13 +5,15 @@ evaluates for all rows together.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -154,6 +156,17 @@ class FunctionalModule(ABC):
             return False  # e.g. because of a branch on the values of tensors
         return True
 
+    @cached_property
+    def traceable(self) -> bool:
+        """Whether a compiled program can contain the module."""
+        if self.at_once:
+            return True
+        try:
+            make_fx(self.call)(self.flat(self.module), *(given[0] for given in self._trial_inputs(3)))
+        except Exception:
+            return False  # e.g. because of a branch on the values of tensors
+        return True
+
     @staticmethod
     def flat(module: nn.Module) -> Tensor:
         """Return the parameters `[n]` of a module in their order."""
@@ -191,3 +204,9 @@ class FunctionalModule(ABC):
         if self.at_once:
             return vmap(self.call)(own, *inputs)
         return torch.stack([self.call(*one) for one in zip(own, *inputs, strict=True)])
+
+
+def untraceable(stacks: Iterable[object]) -> str | None:
+    """Return the name of a module among the shapes of networks that no compiled program can contain, or None."""
+    found = (stack.name for stack in stacks if isinstance(stack, FunctionalModule) and not stack.traceable)
+    return next(found, None)
