@@ -1,4 +1,4 @@
-"""Buffers of modules from users are constants, and seeds share nothing else."""
+"""Buffers and frozen parameters of modules from users are constants, and seeds share nothing else."""
 
 import pytest
 import torch
@@ -42,13 +42,43 @@ def test_constants_are_the_same_for_all_seeds_and_parameters_are_not():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"random": True}, r"Scaled initializes buffers at random \(constant\), which all seeds would share"),
+        ({"random": True}, r"Scaled initializes constants at random \(constant\), which all seeds would share"),
         ({"counting": True}, r"Scaled has buffers \(constant\), which change outside of gradients"),
     ],
 )
 def test_buffers_that_are_no_constants_are_named(options, message):
     with pytest.raises(ModuleError, match=message):
         Plain(lambda inputs: Scaled(inputs, **options), [3], [(3,)])
+
+
+class Pretrained(nn.Module):
+    """A layer that is not trained, and one that is."""
+
+    def __init__(self, inputs, *, random=False):
+        super().__init__()
+        self.body, self.head = nn.Linear(inputs, 4), nn.Linear(4, 2)
+        self.body.requires_grad_(False)
+        if not random:
+            nn.init.constant_(self.body.weight, 0.5)
+            nn.init.zeros_(self.body.bias)
+
+    def forward(self, obs):
+        return self.head(self.body(obs).tanh())
+
+
+def test_parameters_without_gradients_are_constants():
+    stack, obs = Plain(Pretrained, [3], [(3,)]), torch.rand(2, 5, 3)
+    assert stack.layout == ["head.weight [2, 4]", "head.bias [2]"]
+    own = torch.rand(2, stack.parameters)
+    features = (0.5 * obs.sum(-1, keepdim=True)).tanh().expand(2, 5, 4)
+    parts = stack.by_name(own)
+    expected = features @ parts["head.weight"].mT + parts["head.bias"].unsqueeze(1)
+    torch.testing.assert_close(stack.run(own, obs), expected)
+    assert torch.equal(stack.initial_copy().body.weight, torch.full((4, 3), 0.5))
+    with pytest.raises(
+        ModuleError, match=r"initializes constants at random \(body.weight, body.bias\), which all seeds"
+    ):
+        Plain(lambda inputs: Pretrained(inputs, random=True), [3], [(3,)])
 
 
 def test_one_network_after_another_gives_the_results_of_all_together():

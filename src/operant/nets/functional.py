@@ -24,7 +24,8 @@ class ModuleError(ValueError):
 class FunctionalModule(ABC):
     """`S` modules of one class, called with parameters `[S, n]`.
 
-    Buffers are constants that all seeds share, such as a causal mask.
+    Buffers, such as a causal mask, and parameters with `requires_grad=False`, such as those of a pretrained part, are
+    constants that all seeds share.
 
     Args:
         make: class or factory of the module.
@@ -40,7 +41,7 @@ class FunctionalModule(ABC):
         at_once: whether all seeds are computed by one call; otherwise one after another.
 
     Raises:
-        ModuleError: if the module changes its buffers or initializes them at random, samples random numbers, or has
+        ModuleError: if the module changes its constants or initializes them at random, samples random numbers, or has
             inputs or outputs of the wrong shape.
     """
 
@@ -57,10 +58,10 @@ class FunctionalModule(ABC):
     ) -> None:
         self.make, self._arguments, self._inputs = make, tuple(arguments), [tuple(shape) for shape in inputs]
         self.module = self._made(torch.Generator().manual_seed(0))
-        parameters = dict(self.module.named_parameters())
+        parameters = {name: own for name, own in self.module.named_parameters() if own.requires_grad}
         self.names, self._shapes = list(parameters), [parameter.shape for parameter in parameters.values()]
         self.parameters = sum(map(prod, self._shapes))
-        self._constants = dict(self.module.named_buffers())
+        self._constants = _constants(self.module)
         self._require_constants()
         self.tried = [self._try(samples) for samples in trials]
         self.at_once = self._stacks()
@@ -100,14 +101,14 @@ class FunctionalModule(ABC):
         return made.float()
 
     def _require_constants(self) -> None:
-        """Check that another module has the same buffers."""
+        """Check that another module has the same constants."""
         if not self._constants:
             return
-        other = dict(self._made(torch.Generator().manual_seed(1)).named_buffers())
-        if drawn := [name for name, buffer in self._constants.items() if not torch.equal(buffer, other[name])]:
+        other = _constants(self._made(torch.Generator().manual_seed(1)))
+        if drawn := [name for name, constant in self._constants.items() if not torch.equal(constant, other[name])]:
             raise ModuleError(
-                f"{self.name} initializes buffers at random ({', '.join(drawn)}), which all seeds would share: use "
-                "parameters"
+                f"{self.name} initializes constants at random ({', '.join(drawn)}), which all seeds would share: use "
+                "parameters that require a gradient"
             )
 
     def _trial_inputs(self, samples: int) -> list[Tensor]:
@@ -169,8 +170,9 @@ class FunctionalModule(ABC):
 
     @staticmethod
     def flat(module: nn.Module) -> Tensor:
-        """Return the parameters `[n]` of a module in their order."""
-        return torch.cat([torch.zeros(0), *(parameter.detach().flatten() for parameter in module.parameters())])
+        """Return the parameters `[n]` of a module in their order, without constant ones."""
+        own = (parameter.detach().flatten() for parameter in module.parameters() if parameter.requires_grad)
+        return torch.cat([torch.zeros(0), *own])
 
     def initial_module(self, generator: torch.Generator) -> Tensor:
         """Return the initial parameters `[n]` of a module."""
@@ -204,6 +206,12 @@ class FunctionalModule(ABC):
         if self.at_once:
             return vmap(self.call)(own, *inputs)
         return torch.stack([self.call(*one) for one in zip(own, *inputs, strict=True)])
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    """Return buffers, and parameters that require no gradient, by name."""
+    frozen = {name: own.detach() for name, own in module.named_parameters() if not own.requires_grad}
+    return {**dict(module.named_buffers()), **frozen}
 
 
 def untraceable(stacks: Iterable[object]) -> str | None:
