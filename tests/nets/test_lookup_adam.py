@@ -131,6 +131,40 @@ def test_a_target_network_gets_all_rows_even_those_that_others_wrote():
     assert torch.equal(target, expected)
 
 
+def test_a_target_network_stays_if_all_steps_were_skipped():
+    lookup, parameters, optimizer = made()
+    target = parameters.clone()
+    optimizer.follow(target, 1.0)
+    gradient = drawn(1, lookup)
+    gradient.rest[:, 0] = torch.nan
+    optimizer.step(gradient, learning_rate=RATE)
+    optimizer.follow(target, 1.0)
+    assert torch.equal(target, parameters)
+
+
+def test_rows_are_not_remembered_where_a_whole_copy_takes_less_time():
+    lookup, parameters, optimizer = made()
+    target, most = parameters.clone(), SEEDS * HEADS * ENTRIES
+    for step in range(1, 60):
+        optimizer.step(drawn(step, lookup), learning_rate=RATE)
+        assert sum(map(len, optimizer._stepped)) < most
+        if step % 20 == 0:
+            optimizer.follow(target, 1.0)
+            assert torch.equal(target, parameters)
+
+
+def test_second_moments_decay_even_if_steps_can_no_longer_be_counted():
+    lookup, _, optimizer = made()
+    optimizer.steps.fill_(2.0**24)
+    optimizer.row_steps.fill_(2.0**24)
+    gradient = drawn(1, lookup)
+    gradient.rows.fill_(1.0)
+    for _ in range(500):
+        optimizer.step(RowGradient(*(part.clone() for part in gradient)), learning_rate=0.0)
+    most = gradient.numbers[0].bincount().max().square().item()
+    assert 0.9 * most < optimizer.row_second[0, :ENTRIES].max() <= most
+
+
 def test_it_descends():
     shape = ActionValues(ENTRIES, 2, hidden=(8, 8), activation="relu", one_hot=True)
     parameters = shape.initial([torch.Generator().manual_seed(seed) for seed in range(2)])

@@ -70,8 +70,10 @@ class StackedLookupAdam(StackedOptimizer):
         self.first = torch.zeros_like(self.second)
         self.row_second = parameters.new_zeros(seeds, self.each * lookup.entries, lookup.width)
         self.row_steps = parameters.new_zeros(seeds, self.each * lookup.entries)
-        self._stepped: list[Tensor] = []  # places of the rows since the last copy to the target network
-        self._versions: tuple[int, int] | None = None  # of parameters and target, as steps and copies have left them
+        # Of parameters and target network, as steps and copies have left them; None: the next copy is a whole one.
+        self._versions: tuple[int, int] | None = None
+        self._stepped: list[Tensor] = []  # places of the rows since the last copy
+        self._room = 0  # number of rows that can be added
         self._latest = torch.zeros(self.networks, lookup.entries, dtype=torch.int64, device=parameters.device)
 
     def _by_seed(self, gradient: RowGradient) -> _Merged:
@@ -105,18 +107,20 @@ class StackedLookupAdam(StackedOptimizer):
 
         A whole copy is one of the rows that were stepped since the last, if nothing else has written to either.
         """
-        few = sum(map(len, self._stepped)) < self.row_steps.numel()
-        if tau == 1.0 and few and self._versions == (self.parameters._version, target._version):
-            places = torch.cat(self._stepped)
+        if tau == 1.0 and self._versions == (self.parameters._version, target._version):
+            places = torch.cat((self._latest.new_zeros(0), *self._stepped))
             target.view_as(self._rows).index_copy_(0, places, self._rows.index_select(0, places))
             target.view(*self._rest.shape[:2], -1)[..., self.lookup.rest].copy_(self._rest)
         else:
             target.lerp_(self.parameters, tau)
         self._stepped, self._versions = [], (self.parameters._version, target._version)
+        self._room = self.row_steps.numel()
 
     def _update(self, seeds: Sequence[int], gradient: _Merged, learning_rate: float) -> None:
-        if self._versions is not None and self._versions[0] != self.parameters._version:
-            self._versions = None
+        if self._versions is not None:
+            self._room -= len(gradient.places)
+            if self._room <= 0 or self._versions[0] != self.parameters._version:
+                self._stepped, self._versions = [], None
         self._update_rest(seeds, gradient, learning_rate)
         counts = gradient.networks.div(self.each, rounding_mode="floor").bincount(minlength=len(self.steps))
         ends = [0, *integers(counts.cumsum(0))]
@@ -137,12 +141,13 @@ class StackedLookupAdam(StackedOptimizer):
         lookup, step = self.lookup, self.steps[seed]
         places, networks, slope = gradient.places[part], gradient.networks[part], gradient.rows[part]
         row_second, row_steps = self.row_second.flatten(0, 1), self.row_steps.flatten()
-        idle = step - row_steps.index_select(0, places) - 1
+        idle = (step - row_steps.index_select(0, places) - 1).clamp_(min=0)  # 32 bits count to 16 777 216
         second = row_second.index_select(0, places).mul_((self.betas[1] ** idle).unsqueeze(1))
         there = places + networks * (lookup.size // lookup.width - lookup.entries)
         own = self._rows.index_select(0, there)
         self._adam_of_rows([own], [slope], [torch.zeros_like(own)], [second], [], [step], lr=learning_rate)
         self._rows.index_copy_(0, there, own)
-        self._stepped.append(there)
+        if self._versions is not None:
+            self._stepped.append(there)
         row_second.index_copy_(0, places, second)
         row_steps.index_fill_(0, places, float(step))
