@@ -13,6 +13,7 @@ from operant.runtime.settings import Settings
 CASES = [
     *(("ppo", "CartPole-v1", {}), ("ppo", "Pendulum-v1", {"normalize_obs": True}), ("a2c", "CartPole-v1", {})),
     *(("trpo", "CartPole-v1", {}), ("recurrent-ppo", "CartPole-v1", {}), ("reinforce", "CartPole-v1", {})),
+    *((algorithm, "CartPole-v1", {"reward_channels": {"intrinsic": {}}}) for algorithm in ("ppo", "recurrent-ppo")),
     *(("actor-critic", "CartPole-v1", {}), ("dqn", "CartPole-v1", {}), ("bootstrapped-dqn", "CartPole-v1", {})),
     *(("sac", "Pendulum-v1", {}), ("sac-discrete", "CartPole-v1", {}), ("td3", "Pendulum-v1", {})),
     *(("q-learning", "FrozenLake-v1", {}), ("td-lambda", "FrozenLake-v1", {}), ("ucb1", "operant/TenArms-v0", {})),
@@ -46,6 +47,7 @@ def test_descriptions_agree_with_actions(algorithm, task, values):
     actions, _ = learner.act(obs, None, None)
     assert told.keys() <= {"probabilities", "mean", "std", "q", "value"}
     assert all(values.shape[:2] == (2, 7) for values in told.values())
+    assert all(told[name].dim() == 2 for name in {"value"} & told.keys())
     if "probabilities" in told:
         torch.testing.assert_close(told["probabilities"].sum(-1), torch.ones(2, 7, dtype=told["probabilities"].dtype))
         likeliest = told["probabilities"].amax(-1)

@@ -215,10 +215,13 @@ class Agent(DeclaredState):
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and critic for observations (see `operant.runtime.learner.Describing`)."""
         inputs = self.read(obs)
+        return self.described(self.networks.policy(inputs), inputs)
+
+    def described(self, outputs: Tensor, inputs: Tensor) -> Mapping[str, Tensor]:
+        """Return the description of a policy's outputs for inputs of the networks, with the value if it is one."""
         values = self.networks.value(inputs)
-        return self.head.describe(self.networks.policy(inputs), self.networks.free) | (
-            {"value": values} if values.dim() == 2 else {}
-        )
+        told = self.head.describe(outputs, self.networks.free)
+        return told | {"value": values} if values.dim() == 2 else told
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random permutation `[M]` of the samples of one seed, for division into equal parts."""

@@ -165,8 +165,7 @@ class RecurrentAgent(Agent):
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
         starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
         inputs = self.pack(rows, starts, cast(Tensor, memory))
-        outputs = self.head.describe(self.step(inputs)[0], self.networks.free)
-        return outputs | {"value": self.networks.value(inputs)}
+        return self.described(self.step(inputs)[0], inputs)
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random permutation `[M]` of the samples of one seed, in equal parts of whole sequences."""
