@@ -353,8 +353,11 @@ def test_a_single_sample_cannot_be_standardized():
 
 
 def test_several_critics_cannot_share_the_layers_of_one_actor():
-    with pytest.raises(ValueError, match="critics must be 1, or more if they share no layers with the actor, got 2"):
-        learner(critic_ensemble_size=2, share_features=True)
+    for values in ({"share_features": True}, {"network": "my.py:Net"}):
+        with pytest.raises(
+            ValueError, match=r"^critic_ensemble_size must be 1 with share_features or a network, got 2"
+        ):
+            A2CConfig(critic_ensemble_size=2, **values)
 
 
 @pytest.mark.parametrize("name", PRESETS)

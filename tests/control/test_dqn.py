@@ -406,6 +406,11 @@ def test_invalid_values_are_rejected_by_name(name, value):
         DQNConfig(**{name: value})
 
 
+def test_streams_need_a_hidden_layer():
+    with pytest.raises(ValueError, match="hidden_sizes must have at least one layer with dueling"):
+        DQNConfig(dueling=True, hidden_sizes=())
+
+
 def test_a_buffer_below_one_step_is_rejected():
     with pytest.raises(ValueError, match="buffer_size must hold one step of all 4 environments"):
         learner(buffer_size=3)

@@ -346,6 +346,11 @@ def test_invalid_transitions_take_no_part():
 # Errors
 
 
+def test_state_dependent_noise_is_rejected():
+    with pytest.raises(ValueError, match="use_sde must be false: recurrent policies have no state-dependent noise"):
+        RecurrentPPOConfig(use_sde=True)
+
+
 def test_separate_networks_are_rejected():
     with pytest.raises(ValueError, match="share_features must be true: policy and value share the hidden state"):
         RecurrentPPOConfig(share_features=False)

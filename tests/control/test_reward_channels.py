@@ -227,6 +227,7 @@ def test_value_targets_of_a_rollout_are_those_of_each_channel():
     ("channels", "message"),
     [
         ({"intrinsic": {"lambda": 0.9}}, "reward_channels.intrinsic must be a table of gamma, gae_lambda, weight"),
+        (["intrinsic"], r"reward_channels must be a table of channels by name, got \['intrinsic'\]"),
         ({"intrinsic": 0.9}, "reward_channels.intrinsic must be a table .* got 0.9"),
         ({"intrinsic": {"gamma": 1.5}}, r"reward_channels.intrinsic: gamma must be in \[0, 1\], got 1.5"),
         ({"reward": {"weight": "high"}}, "reward_channels.reward: weight must be"),

@@ -108,6 +108,10 @@ class DQNConfig(ReplayConfig):
         """Validate."""
         super().__post_init__()
         require(self, encoder=encoders(self.encoder), network=modules(self.network))
+        if self.dueling and not self.hidden_sizes:
+            raise ValueError(
+                "hidden_sizes must have at least one layer with dueling, whose streams it contains, got ()"
+            )
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of each seed, "

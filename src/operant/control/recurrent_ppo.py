@@ -51,6 +51,8 @@ class RecurrentPPOConfig(PPOConfig):
         super().__post_init__()
         if not self.share_features:
             raise ValueError("share_features must be true: policy and value share the hidden state")
+        if self.use_sde:
+            raise ValueError("use_sde must be false: recurrent policies have no state-dependent noise; ppo has it")
         if self.num_envs % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches ({self.num_minibatches}) must divide the {self.num_envs} environments: "

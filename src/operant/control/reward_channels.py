@@ -204,7 +204,13 @@ class RewardChannels:
 def channels_of(
     given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float
 ) -> OwnReward | RewardChannels:
-    """Return the environment's own reward, or with settings of channels the channels (see `RewardChannels`)."""
+    """Return the environment's own reward, or with settings of channels the channels (see `RewardChannels`).
+
+    Raises:
+        ValueError: if the settings are no table, or `RewardChannels` raises it.
+    """
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - from a user
+        raise ValueError(f"reward_channels must be a table of channels by name, got {given!r}")
     if given:
         return RewardChannels(given, gamma=gamma, gae_lambda=gae_lambda)
     return OwnReward(gamma=gamma, gae_lambda=gae_lambda)
