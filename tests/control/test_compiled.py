@@ -160,7 +160,9 @@ def test_networks_that_branch_on_values_are_not_compiled(algorithm, task, values
     assert all(program.compiled for program in programs(learner(algorithm, task, values, **long)))
     values = {**values, "actor_network" if algorithm == "sac" else "network": f"{tmp_path / 'net.py'}:Net"}
     assert not any(program.compiled for program in programs(learner(algorithm, task, values, **long)))
-    with pytest.raises(ValueError, match=r"networks that can be traced, which Net cannot.*or leave compile out"):
+    with pytest.raises(
+        ValueError, match=r"do not depend on the values of tensors, as those of Net do: use torch.where"
+    ):
         learner(algorithm, task, values)
 
 

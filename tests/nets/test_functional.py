@@ -105,9 +105,19 @@ class Deciding(Scaled):
         return super().forward(obs) if obs.detach().sum() > -1e9 else obs
 
 
-def test_modules_that_branch_on_values_cannot_be_compiled():
-    plain, looping, deciding = (Plain(make, [3], [(3,)]) for make in (Scaled, Looping, Deciding))
-    assert [stack.at_once for stack in (plain, looping, deciding)] == [True, False, False]
-    others = [StackedMLP([2, 3], activation="tanh"), plain, looping]
+class Routing(Scaled):
+    """Module whose shapes depend on numbers."""
+
+    def forward(self, obs):
+        found, chosen = torch.zeros(obs.shape), obs[:, 0] > 0.5
+        found[chosen] = super().forward(obs[chosen])
+        return found
+
+
+def test_modules_with_branches_or_shapes_that_depend_on_values_cannot_be_compiled():
+    stacks = [Plain(make, [3], [(3,)]) for make in (Scaled, Looping, Deciding, Routing)]
+    assert [stack.at_once for stack in stacks] == [True, False, False, False]
+    others = [StackedMLP([2, 3], activation="tanh"), *stacks[:2]]
     assert untraceable(others) is None
-    assert untraceable([*others, deciding]) == "Deciding"
+    assert untraceable([*others, stacks[2]]) == "Deciding"
+    assert untraceable([*others, stacks[3]]) == "Routing"

@@ -419,7 +419,7 @@ def compiles(learner: ControlLearner, settings: Settings, device: torch.device) 
         raise ValueError(f"compile needs {missing}, which is not installed")
     if branching:
         raise ValueError(
-            f"compile needs networks that can be traced, which {branching} cannot, for example because it branches on "
-            "the values of tensors: use torch.where, or leave compile out"
+            f"compile needs networks whose branches and shapes do not depend on the values of tensors, as those of "
+            f"{branching} do: use torch.where, or leave compile out"
         )
     return True

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -159,13 +159,15 @@ class FunctionalModule(ABC):
 
     @cached_property
     def traceable(self) -> bool:
-        """Whether a compiled program can contain the module."""
+        """Whether a compiled program can contain the module: it cannot if branches or shapes depend on values."""
         if self.at_once:
             return True
+        given = (self.flat(self.module), *(inputs[0] for inputs in self._trial_inputs(3)))
         try:
-            make_fx(self.call)(self.flat(self.module), *(given[0] for given in self._trial_inputs(3)))
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                self.call(*map(mode.from_tensor, given))
         except Exception:
-            return False  # e.g. because of a branch on the values of tensors
+            return False
         return True
 
     @staticmethod
