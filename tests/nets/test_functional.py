@@ -51,6 +51,19 @@ def test_buffers_that_are_no_constants_are_named(options, message):
         Plain(lambda inputs: Scaled(inputs, **options), [3], [(3,)])
 
 
+def test_initial_parameters_depend_only_on_the_seed():
+    def drawn(inputs):
+        made = nn.Linear(inputs, 2)
+        nn.init.normal_(made.weight, generator=numbers)
+        return made
+
+    numbers = torch.Generator().manual_seed(0)
+    with pytest.raises(
+        ModuleError, match=r"Linear has other initial parameters with the same seed.*draw them with torch"
+    ):
+        Plain(drawn, [3], [(3,)])
+
+
 class Pretrained(nn.Module):
     """A layer that is not trained, and one that is."""
 

@@ -41,8 +41,8 @@ class FunctionalModule(ABC):
         at_once: whether all seeds are computed by one call; otherwise one after another.
 
     Raises:
-        ModuleError: if the module changes its constants or initializes them at random, samples random numbers, or has
-            inputs or outputs of the wrong shape.
+        ModuleError: if the module changes its constants or initializes them at random, draws initial parameters from
+            another generator than torch's, samples random numbers, or has inputs or outputs of the wrong shape.
     """
 
     KIND = "an encoder"
@@ -63,6 +63,7 @@ class FunctionalModule(ABC):
         self.parameters = sum(map(prod, self._shapes))
         self._constants = _constants(self.module)
         self._require_constants()
+        self._require_seed()
         self.tried = [self._try(samples) for samples in trials]
         self.at_once = self._stacks()
 
@@ -109,6 +110,14 @@ class FunctionalModule(ABC):
             raise ModuleError(
                 f"{self.name} initializes constants at random ({', '.join(drawn)}), which all seeds would share: use "
                 "parameters that require a gradient"
+            )
+
+    def _require_seed(self) -> None:
+        """Check that another module with the same seed has the same initial parameters."""
+        if not torch.equal(self.flat(self.module), self.flat(self.initial_copy())):
+            raise ModuleError(
+                f"{self.name} has other initial parameters with the same seed, so that runs could not be repeated: "
+                "draw them with torch, such as torch.randn or torch.nn.init, without a generator"
             )
 
     def _trial_inputs(self, samples: int) -> list[Tensor]:

@@ -34,7 +34,7 @@ class StackedModule(FunctionalModule):
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.
 
     Raises:
-        ModuleError: if the module has buffers, draws random numbers, or returns no features per observation.
+        ModuleError: if `FunctionalModule` raises it, or the module returns no features per observation.
     """
 
     def __init__(
