@@ -32,6 +32,27 @@ from operant.control.idle import CONDITIONS, warn_of_idle
         ),
         ("ppo", "CartPole-v1", {"kl_coef": 3.0}, "kl_coef=3.0 has no effect with objective=clip"),
         ("ppo", "Pendulum-v1", {"sde_sample_freq": 4}, "sde_sample_freq=4 has no effect with use_sde=False"),
+        (
+            "reinforce",
+            "CartPole-v1",
+            {"discount_steps": True},
+            "discount_steps=True has no effect with advantage_kind=total",
+        ),
+        ("reinforce-to-go", "CartPole-v1", {"discount_steps": True}, ""),
+        (
+            "npg",
+            "CartPole-v1",
+            {"line_search_max_iter": 5},
+            "line_search_max_iter=5 has no effect with line_search=False",
+        ),
+        ("trpo", "CartPole-v1", {"vine_steps": 9}, "vine_steps=9 has no effect with sampling=single-path"),
+        ("trpo", "CartPole-v1", {"vine_steps": 9, "sampling": "vine", "critic_minibatches": 2}, ""),
+        (
+            "ddpg",
+            "Pendulum-v1",
+            {"target_noise_clip": 0.1},
+            "target_noise_clip=0.1 has no effect with target_policy_noise=0",
+        ),
         ("dqn", "CartPole-v1", {"per_beta": 0.5}, "per_beta=0.5 has no effect with per_alpha=0"),
         ("sac", "Pendulum-v1", {"hindsight_ratio": 2.0}, "hindsight_ratio=2.0 has no effect with hindsight=none"),
         (
