@@ -95,6 +95,13 @@ def test_a_number_is_the_mean_of_its_weights(values):
     assert_close(ops.two_hot_mean(weights.log(), SUPPORT), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64])
+def test_numbers_may_have_another_precision_than_the_support(dtype):
+    x = torch.tensor([-1, 0, 1, 2]).to(dtype) / (4 if dtype.is_floating_point else 1)
+    support = torch.linspace(-1, 1, 5)
+    assert_close(ops.two_hot(x, support) @ support.to(ops.two_hot(x, support).dtype), x.clamp(max=1), check_dtype=False)
+
+
 def test_means_and_losses_by_hand():
     """Equal logits: the mean of the atoms is 1, and every target costs log 5."""
     logits = torch.zeros(2, 5, dtype=torch.float64)

@@ -94,7 +94,7 @@ def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tenso
     upper = torch.searchsorted(support, x, right=True).clamp(1, len(support) - 1)
     low, high = support[upper - 1], support[upper]
     share = ((x - low) / (high - low)).unsqueeze(-1)
-    weights = x.new_zeros(*x.shape, len(support))
+    weights = share.new_zeros(*x.shape, len(support))
     index = upper.unsqueeze(-1)
     return weights.scatter(-1, index, share).scatter(-1, index - 1, 1 - share)
 
