@@ -123,11 +123,11 @@ def state_dependent_noise(features: Float[Tensor, "*B L"], weights: Float[Tensor
     correlation of the noise in two states is the cosine between their features.
 
     Args:
-        features: Features of the states, φ; if all are 0, the noise is 0.
+        features: Features of the states, φ; if all squares are 0, the noise is 0.
         weights: Samples W of the standard normal distribution, used for several states.
     """
-    length = features.square().sum(-1, keepdim=True).sqrt().clamp(min=torch.finfo(features.dtype).tiny)
-    return ((features / length).unsqueeze(-2) @ weights).squeeze(-2)
+    length = features.square().sum(-1, keepdim=True).sqrt()
+    return ((features / length).masked_fill(length == 0, 0.0).unsqueeze(-2) @ weights).squeeze(-2)
 
 
 def gaussian_log_prob(
