@@ -51,6 +51,13 @@ def test_buffers_that_are_no_constants_are_named(options, message):
         Plain(lambda inputs: Scaled(inputs, **options), [3], [(3,)])
 
 
+def test_lazy_layers_are_named():
+    with pytest.raises(
+        ModuleError, match=r"Sequential has parameters of unknown shapes \(0.weight, 0.bias\): use layers"
+    ):
+        Plain(lambda inputs: nn.Sequential(nn.LazyLinear(inputs)), [3], [(3,)])
+
+
 def test_initial_parameters_depend_only_on_the_seed():
     def drawn(inputs):
         made = nn.Linear(inputs, 2)

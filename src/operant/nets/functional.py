@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 
 class ModuleError(ValueError):
@@ -99,6 +100,11 @@ class FunctionalModule(ABC):
                 raise ModuleError(f"{name}({given}) cannot be created: {type(error).__name__}: {error}") from error
         if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"{self.KIND} must be a torch.nn.Module, but {self.make!r} returned {made!r}")
+        if lazy := [name for name, own in made.named_parameters() if is_lazy(own)]:
+            raise ModuleError(
+                f"{type(made).__name__} has parameters of unknown shapes ({', '.join(lazy)}): use layers that are not "
+                "lazy, and the sizes with which it is made"
+            )
         return made.float()
 
     def _require_constants(self) -> None:
