@@ -101,10 +101,10 @@ class A2CConfig(StateNoiseConfig):
                 "normalize_advantage makes the advantage of a single sample 0: use more environments or "
                 "steps, or switch it off"
             )
-        if self.critic_ensemble_size > 1 and (self.share_features or self.network is not None):
+        if self.critic_ensemble_size > 1 and self.share_features:
             raise ValueError(
-                f"critic_ensemble_size must be 1 with share_features or a network, got {self.critic_ensemble_size}: "
-                "several critics share no layers with the policy"
+                f"critic_ensemble_size must be 1 with share_features, got {self.critic_ensemble_size}: several critics "
+                "share no layers with the policy"
             )
         if self.channels.count > 1 and self.critic_ensemble_size > 1:
             raise ValueError(
