@@ -16,6 +16,22 @@ def test_every_method_solves_the_linear_system(method):
         np.testing.assert_allclose(values, value_of(mdp, policy, gamma), atol=1e-6)
 
 
+@pytest.mark.parametrize("gamma", [0.999, 1.0])
+def test_values_of_an_evaluation_by_sweeps_are_within_its_tolerance_if_all_rows_continue_equally(gamma):
+    """The bounds then have the width of the span of the last change, which may be far smaller than the change."""
+    rows = [[s, 0, t, 0.5 * share, 1.0 + s, end] for s in (0, 1) for t in (0, 1) for share, end in _ends(gamma)]
+    result = policy_evaluation(MDP.from_table(rows), [0, 0], gamma=gamma, method="iterative", tolerance=1e-3)
+    direct = policy_evaluation(MDP.from_table(rows), [0, 0], gamma=gamma).values
+    assert result.converged
+    np.testing.assert_allclose(result.values, direct, rtol=0, atol=1e-3)
+    assert (result.lower <= result.values).all()
+    assert (result.values <= result.upper).all()
+
+
+def _ends(gamma):
+    return [(1.0, 0)] if gamma < 1 else [(1 - 2**-10, 0), (2**-10, 1)]
+
+
 def test_advantages_average_to_zero_under_the_policy():
     rng = np.random.default_rng(1)
     for mdp, gamma in random_models(20, seed=7):

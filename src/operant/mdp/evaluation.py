@@ -27,7 +27,7 @@ class Evaluation:
     """The values of a policy.
 
     Attributes:
-        values: `[S]`, V; 0 in terminal states.
+        values: `[S]`, V, the middle of the bounds, if any; 0 in terminal states.
         q: `[S, A]`, Q; minus infinity for infeasible actions.
         advantage: `[S, A]`, Q minus its mean under the policy, with mean 0 under the policy.
         lower: `[S]`, certified lower bounds, or None.
@@ -100,7 +100,10 @@ def policy_evaluation(
     width = _width(lower, upper)
     if width > 2 * tolerance and iterations >= max_iterations:
         warn_of_limit(max_iterations, tolerance)
-    values = chain.restore(out)
+    if chain.discounted:
+        values = chain.restore(out, sum(chain.shifts(change, chain.rounding(values))) / 2)
+    else:
+        values = out if lower is None or upper is None else (lower + upper) / 2
     q = action_values(mdp, values, gamma=gamma)
     mean = (probabilities * np.where(mdp.feasible, q, 0.0)).sum(axis=1)
     return Evaluation(
