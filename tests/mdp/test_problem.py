@@ -167,3 +167,13 @@ def test_rewards_that_double_precision_cannot_value_are_rejected():
     mdp = MDP.from_table([[0, 0, 0, 1.0, 1e300]])
     with pytest.raises(ValueError, match="divide the rewards"):
         Problem.of(mdp, 0.9)
+
+
+@pytest.mark.parametrize("units", [1, 2, 8])
+def test_values_are_right_for_a_discount_that_cannot_be_told_from_one(units):
+    """Backups then do not certainly contract, so there is no offset, which would be about 1e16."""
+    chain = MDP.from_arrays([[[0.5, 0.5, 0.0]], [[0.0, 0.0, 1.0]], [[0.0, 0.0, 1.0]]], [-1.0, -2.0, 0.0], terminal=[2])
+    solution = policy_iteration(chain, gamma=1 - units * 2**-53)
+    np.testing.assert_allclose(solution.values, [-4.0, -2.0, 0.0], atol=1e-9)
+    assert (solution.lower <= solution.values).all()
+    assert (solution.values <= solution.upper).all()

@@ -164,7 +164,7 @@ class Problem:
         stretch = 1 / (1 - max_discount) if max_discount < 1 else float(np.inf)
         _check_representable(largest, stretch if max_discount < 1 else 1.0, gamma)
         offset, rewards = 0.0, rows.rewards
-        if centered and gamma < 1:
+        if centered and max_discount < 1 and gamma < 1:
             offset = smallest / (1 - gamma)
             rewards = rewards - smallest
             if min_end or max_end:
