@@ -1,5 +1,9 @@
+from typing import ClassVar
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from operant import api
 from operant.tabular.view import view_of
@@ -53,6 +57,33 @@ def test_a_custom_grid_is_laid_out_as_drawn(tmp_path):
     trained = api.train("q-learning", "operant/Grid-v0", run=tmp_path / "run", env_kwargs={"drawing": drawing}, **FLAGS)
     view = view_of(trained.experiment, 0)
     assert (view.shape, view.symbol(3)) == ((2, 2), "G")
+
+
+class Mortal(gymnasium.Env):
+    """Three states in a circle, in each of which the episode may end."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+    initial_state_distrib = np.eye(3)[0]
+    P: ClassVar = {
+        s: {a: [(0.5, (s + 1) % 3 if a else s, 1.0, False), (0.5, s, 0.0, True)] for a in range(2)} for s in range(3)
+    }
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 0
+        return 0, {}
+
+    def step(self, action):
+        _, self.state, reward, terminated = self.P[self.state][int(action)][self.np_random.integers(2)]
+        return self.state, reward, terminated, False, {}
+
+
+def test_states_in_which_an_episode_may_go_on_are_no_ends(tmp_path, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Mortal-v0", EnvSpec("Mortal-v0", entry_point=Mortal))
+    view = view_of(api.train("q-learning", "Mortal-v0", run=tmp_path / "run", **FLAGS).experiment, 0)
+    assert not view.ends.any()
+    assert not view.unreached.any()
+    assert "★" not in map(view.symbol, range(3))
 
 
 def test_an_experiment_without_a_table_is_rejected(tmp_path):

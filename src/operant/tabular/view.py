@@ -81,8 +81,10 @@ def view_of(experiment: Experiment, index: int) -> View:
     ends, unreached = np.zeros((2, learner.states), np.bool_)
     mapped: Mapped | None = None
     if mdp is not None:
+        reached = reachable_states(mdp)
         ends[mdp.successors[mdp.terminates]] = True
-        unreached = ~ends & ~reachable_states(mdp)
+        ends &= ~reached  # an episode may also end in a state in which others go on
+        unreached = ~ends & ~reached
         settings = experiment.settings
         mapped = read(settings.task, env_kwargs=settings.env_kwargs) if mdp.states <= LARGEST_MAP else None
     return View(
