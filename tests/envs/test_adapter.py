@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from operant.envs import GymnasiumEnv, RestoreError, begins_anew, without_episodes
+from operant.envs import GymnasiumEnv, RestoreError, begins_anew, make, without_episodes
 from operant.streams import episode_seed, row_seeds
 
 MODES = list(AutoresetMode)
@@ -179,6 +179,27 @@ def test_resume_is_exact_in_the_middle_of_episodes(vector, steps):
         for ours, theirs in zip(env.step(action)[:7], other.step(action)[:7], strict=True):
             assert torch.equal(ours, theirs)
     assert steps < 60 or len(set(state["age"].tolist())) > 1
+    env.close()
+    other.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_mazes_that_change_resume_at_their_numbers_of_steps(vectorization):
+    """Their episodes are short, so replaying the current one alone would make the change late."""
+    maze = {"before": "S..\n...\n..G", "after": "S#.\n...\n..G"}
+    kwargs = {**maze, "change_at": 150, "max_episode_steps": 20}
+    env, other = (
+        make("operant/ShortcutMaze-v0", 3, [4], vectorization=vectorization, env_kwargs=kwargs) for _ in range(2)
+    )
+    actions = torch.randint(4, (400, 3), generator=torch.Generator().manual_seed(2))
+    env.reset()
+    for action in actions[:110]:
+        obs = env.step(action).obs
+    other.reset()
+    assert torch.equal(other.load_state_dict(env.state_dict()), obs)
+
+    for action in actions[110:]:
+        assert torch.equal(env.step(action).obs, other.step(action).obs)
     env.close()
     other.close()
 

@@ -71,6 +71,7 @@ class GymnasiumEnv:
         device: str | torch.device = "cpu",
         deadline: float = DEADLINE,
         check: bool = True,
+        changes: bool = False,
     ) -> None:
         """Wrap `env`, which then belongs to the adapter.
 
@@ -82,6 +83,8 @@ class GymnasiumEnv:
             deadline: time limit in seconds for a reply of a worker process.
             check: whether to check observations against the space (see `operant.envs.checks.ObservationCheck`); masks
                 are always checked.
+            changes: whether the environments change with their number of steps over episodes; then the option `"steps"`
+                of `reset` has the steps before the episode, so that they resume with it.
 
         Raises:
             ValueError: the autoreset mode is unknown, the number of seeds is wrong, or the deadline is not positive.
@@ -111,6 +114,7 @@ class GymnasiumEnv:
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
         self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
+        self._before = np.zeros(self.rows, np.int64) if changes else None
         self._log: deque[np.ndarray] = deque()
         self._resetting = np.zeros(self.rows, np.bool_)
         self._valid = torch.ones(self.rows, dtype=torch.bool, device=self.device)
@@ -144,7 +148,9 @@ class GymnasiumEnv:
             self._seeds = self._checked_seeds(seeds)
         self._episode[:], self._age[:], self._resetting[:] = 0, 0, False
         self._log.clear()
-        obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
+        if self._before is not None:
+            self._before[:] = 0
+        obs = self._start_all()
         if self._check is not None:
             self._check(obs, self._where)
         self._obs = self._observations.read(obs)
@@ -203,6 +209,8 @@ class GymnasiumEnv:
             return obs, obs, self._valid
         valid = self._valid if "lost" not in info else self._flags(~info["lost"])
         self._episode[ended] += 1
+        if self._before is not None:
+            self._before[ended] += self._age[ended]
         self._age[ended] = 0
         while len(self._log) > self._age.max():
             self._log.popleft()
@@ -226,12 +234,26 @@ class GymnasiumEnv:
             self._obs = self._observations.read(self._restart(rows.cpu().numpy()))
         return self._obs
 
+    def _start_all(self) -> Any:
+        """Start the current episodes of all environments, and return their observations."""
+        obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
+        return obs if self._before is None else self._restart(np.ones(self.rows, np.bool_))
+
     def _restart(self, rows: np.ndarray) -> Any:
         """Start the current episodes of the masked environments, and return all observations."""
-        obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
+        obs, seeds = None, self._episode_seeds(rows)
+        for masked, options in self._starts(rows):
+            obs, _ = self._workers.ask(self._env.reset, seed=seeds, options={"reset_mask": masked, **options})
         if self._check is not None:
             self._check(obs, self._where)
         return obs
+
+    def _starts(self, rows: np.ndarray) -> list[tuple[np.ndarray, dict[str, int]]]:
+        """Return masks of environments that start together, with their options of `reset`."""
+        if self._before is None:
+            return [(rows.copy(), {})]
+        counts = np.unique(self._before[rows])
+        return [(rows & (self._before == count), {"steps": int(count)}) for count in counts]
 
     def _ends_in_same_step(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> _Ends:
         if not ended.any():
@@ -262,6 +284,7 @@ class GymnasiumEnv:
             raise RuntimeError("reset() must be called once before state_dict()")
         space = spaces_of(self._env).single_action_space
         nothing = np.zeros((0, self.rows, *(space.shape or ())), space.dtype)
+        before = {} if self._before is None else {"before": from_numpy(self._before.copy())}
         return {
             "task": self.task,
             "seeds": list(self._seeds),
@@ -269,6 +292,7 @@ class GymnasiumEnv:
             "age": from_numpy(self._age.copy()),
             "actions": from_numpy(np.stack(self._log) if self._log else nothing),
             "obs": clone(self._obs),
+            **before,
         }
 
     def load_state_dict(self, state: State) -> Tree:
@@ -290,6 +314,8 @@ class GymnasiumEnv:
         self._seeds = self._checked_seeds(state["seeds"])
         self._episode, self._age = state["episode"].numpy().copy(), state["age"].numpy().copy()
         self._log = deque(state["actions"].numpy().copy())
+        if self._before is not None and "before" in state:
+            self._before = state["before"].numpy().copy()
         obs = self._observations.read(self._replay())
         self.begins_anew = state["obs"] is None
         wrong = [] if self.begins_anew else _differing_rows(obs, state["obs"])
@@ -301,7 +327,7 @@ class GymnasiumEnv:
     def _replay(self) -> Any:
         """Replay the logged actions, right-aligned in time, and return the last observations."""
         self._obs = None
-        obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
+        obs = self._start_all()
         for step, logged in enumerate(self._log):
             left = len(self._log) - step
             waiting = self._age < left
@@ -355,7 +381,9 @@ def without_episodes(state: Any) -> Any:
         return state
     state = cast(dict[str, Any], state)
     if {"episode", "age", "actions", "obs"} <= state.keys():
-        return {**state, "age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
+        before = {"before": state["before"] + state["age"]} if "before" in state else {}
+        anew = {"age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
+        return {**state, **anew, **before}
     return {key: without_episodes(part) for key, part in state.items()}
 
 

@@ -22,7 +22,7 @@ from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
 from operant.envs.features import MASK
 from operant.envs.infos import scalars
-from operant.envs.registry import make_single, registered, specified, wrapper_chain
+from operant.envs.registry import changes, make_single, registered, specified, wrapper_chain
 from operant.envs.spaces import is_dict
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
@@ -120,7 +120,8 @@ def make(
         env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
     else:
         env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, check=needs_check(spec))
+    check, turns = needs_check(spec), changes(task, spec.kwargs)
+    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, check=check, changes=turns)
     made.spec, made.env_kwargs = spec, dict(env_kwargs or {})
     return made
 

@@ -54,7 +54,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self._memory: SharedMemory | None = None
         self._gone = np.zeros(self.num_envs, np.bool_)
         self._obs: Any = None
-        self._seeds: list[int | None] = [None] * self.num_envs
+        self._starts: list[tuple[int, dict[str, Any]] | None] = [None] * self.num_envs
         self._age = np.zeros(self.num_envs, np.int64)
         self._log: deque[Any] = deque()
         self.owns_pool = False
@@ -96,18 +96,19 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start episodes of the environments in `options["reset_mask"]`, or of all, with one seed each."""
-        mask = np.ones(self.num_envs, np.bool_) if not options else options["reset_mask"]
+        others = dict(options or {})
+        mask = others.pop("reset_mask", np.ones(self.num_envs, np.bool_))
         asked = [index for index, rows in enumerate(self.places) if mask[rows].any()]
         while asked:
-            seeds = {i: [(k, seed[row]) for k, row in enumerate(self.places[i]) if mask[row]] for i in asked}
-            answers, lost = self.pool.ask(self, "reset", seeds)
+            starts = {i: [(k, seed[row], others) for k, row in enumerate(self.places[i]) if mask[row]] for i in asked}
+            answers, lost = self.pool.ask(self, "reset", starts)
             if lost:
                 self.pool.replace(self, lost)
             self._receive(answers)
             asked = list(lost)
         self._gone[mask] = False
         for row in np.flatnonzero(mask):
-            self._seeds[row], self._age[row] = seed[row], 0
+            self._starts[row], self._age[row] = (seed[row], others), 0
         while len(self._log) > self._age.max():
             self._log.popleft()
         return self._obs, {}
@@ -158,11 +159,11 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         """
         rows = self.places[index]
         first = int(rows[0])
-        seeds = [(k, seed) for k, seed in enumerate(self._seeds[first : first + len(rows)]) if seed is not None]
-        if not seeds:
+        starts = [(k, *start) for k, start in enumerate(self._starts[first : first + len(rows)]) if start is not None]
+        if not starts:
             return True
         before = None if self.pool.shares_memory else deepcopy(part(self._obs, first, len(rows)))
-        answers, lost = self.pool.ask(self, "reset", {index: seeds})
+        answers, lost = self.pool.ask(self, "reset", {index: starts})
         obs, differs = answers.get(index), False
         for past in range(int(self._age[rows].max())):
             if lost:

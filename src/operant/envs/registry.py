@@ -68,11 +68,16 @@ def frozen(task: str, env_kwargs: Mapping[str, Any] | None, steps: int) -> dict[
         steps: number of steps of one environment.
     """
     own = dict(env_kwargs or {})
+    return {**own, "frozen_at": steps} if changes(task, own) else own
+
+
+def changes(task: str, env_kwargs: Mapping[str, Any] | None) -> bool:
+    """Return whether an environment changes with the number of steps (see `frozen`)."""
     try:
-        changes = "frozen_at" in (_parameters(registered(task)) or {})
+        parameters = _parameters(registered(task)) or {}
     except (ValueError, ModuleNotFoundError):
-        return own
-    return {**own, "frozen_at": steps} if changes and own.get("frozen_at") is None else own
+        return False
+    return "frozen_at" in parameters and (env_kwargs or {}).get("frozen_at") is None
 
 
 def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -137,9 +137,9 @@ class _Group:
         _, arrays = observation_buffers(env.observation_space, rows, self.memory.buf)
         self.out = part(arrays, first, len(self.envs))
 
-    def reset(self, *seeds: tuple[int, int]) -> Any:
-        for self.row, seed in seeds:
-            self.obs[self.row], _ = self.envs[self.row].reset(seed=seed)
+    def reset(self, *starts: tuple[int, int, dict[str, Any]]) -> Any:
+        for self.row, seed, options in starts:
+            self.obs[self.row], _ = self.envs[self.row].reset(seed=seed, options=options or None)
         return self._write()
 
     def step(self, actions: Any, skipped: NDArray[np.bool_] | None) -> Stepped:

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 from operant import streams
 from operant.envs import GymnasiumEnv
 from operant.envs.checks import needs_check
-from operant.envs.registry import make_single, specified
+from operant.envs.registry import changes, make_single, specified
 from operant.envs.spaces import is_dict, is_multi_discrete, members
 
 
@@ -118,4 +118,4 @@ def enumerated(
 
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     vector = SyncVectorEnv([partial(make)] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return GymnasiumEnv(vector, row_seeds, task=task, check=needs_check(spec))
+    return GymnasiumEnv(vector, row_seeds, task=task, check=needs_check(spec), changes=changes(task, spec.kwargs))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
-from operant.envs.registry import frozen, make_single, specified
+from operant.envs.registry import changes, make_single, specified
 from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
 from operant.mdp import MDP, tables
@@ -268,8 +268,7 @@ def _read_model(
     env = make_single(specified(task, env_kwargs))
     try:
         finite = isinstance(env.unwrapped, FiniteEnv) or tables.has_table(env)
-        changes = frozen(task, env_kwargs, 0) != dict(env_kwargs or {})
-        if isinstance(env.unwrapped, Bandit) or changes or not finite:
+        if isinstance(env.unwrapped, Bandit) or changes(task, env_kwargs) or not finite:
             return None, None
         if not (of_users or tables.is_trusted(env)):
             return None, None
