@@ -30,6 +30,18 @@ def test_every_method_ends_at_the_optimum_without_a_discount(method):
     np.testing.assert_allclose(last.values, mdp.solve(model, gamma=1.0).values, atol=1e-9)
 
 
+@pytest.mark.parametrize("method", [*get_args(StepMethod), "evaluation"])
+def test_every_method_ends_although_values_alternate_by_rounding_errors(method):
+    """Two states in turns, whose values reach their limits from both sides."""
+    pair = MDP.from_arrays([[[0.0, 1.0]], [[1.0, 0.0]]], [-1e6, 1e6])
+    found = (
+        evaluation_sweeps(pair, [0, 0], gamma=0.9) if method == "evaluation" else steps(pair, gamma=0.9, method=method)
+    )
+    *_, last = islice(found, 5000)
+    assert next(found, None) is None
+    np.testing.assert_allclose(last.values, mdp.solve(pair, gamma=0.9).values, rtol=1e-12)
+
+
 @pytest.mark.parametrize("method", get_args(StepMethod))
 def test_free_loops_without_a_discount_do_not_hide_the_way_out(method):
     model = MDP.from_function(

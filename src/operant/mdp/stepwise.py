@@ -36,6 +36,10 @@ StepMethod = Literal[
 """Methods of `steps`."""
 
 
+PATIENCE = 100
+"""Sweeps without a smaller change after which a change within rounding errors counts as one."""
+
+
 class Step(NamedTuple):
     """The result of one step.
 
@@ -66,14 +70,16 @@ def steps(
 ) -> Iterator[Step]:
     """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
 
-    For the real-time and the random order with a discount, the initial values are upper bounds. At gamma = 1 all
-    methods begin with the values of a policy that ends every episode, since other values may lead to a wrong solution.
+    It also ends if only rounding errors still change values, by which they may alternate forever. For the real-time and
+    the random order with a discount, the initial values are upper bounds. At gamma = 1 all methods begin with the
+    values of a policy that ends every episode, since other values may lead to a wrong solution.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: policy iteration evaluates each policy by sweeps to convergence, then improves it.
-        tolerance: bound on the error of a value, in units of reward; at gamma = 1 on the last change.
+        tolerance: bound on the error of a value, in units of reward; for gamma above 0.999 on a thousand times the last
+            change, and at gamma = 1 on the last change.
         backups: backups per step, for `"prioritized-sweeping"`.
         evaluations: sweeps over the actions of a policy between two improvements of modified policy iteration.
         seed: seed of trajectories and of the random order.
@@ -95,7 +101,8 @@ def steps(
         return _asynchronous(mdp, problem, threshold, seed, real_time=method == "real-time")
     name = "jacobi" if method == "value-iteration" else method
     rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
-    return _until_still(sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations), rounds * mdp.states, threshold)
+    found = sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations)
+    return _until_still(found, rounds * mdp.states, _Stillness(problem, threshold))
 
 
 def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: float = 1e-10) -> Iterator[Step]:
@@ -118,19 +125,40 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
     return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), threshold, 0)
 
 
-def _until_still(results: Iterator[Sweep], states: int, threshold: float) -> Iterator[Step]:
+class _Stillness:
+    """Whether values have stopped changing, or only rounding errors still change them.
+
+    Args:
+        problem: the model, or the chain of a policy.
+        threshold: largest change that does not matter.
+        patience: steps without a smaller change after which rounding errors are its cause, if they can be.
+    """
+
+    def __init__(self, problem: Problem, threshold: float, patience: int = PATIENCE) -> None:
+        self._problem, self._threshold, self._patience = problem, threshold, patience
+        self._smallest, self._waited = np.inf, 0
+
+    def reached(self, residual: float, values: Floats) -> bool:
+        """Return whether the last step, with this change, can be the last."""
+        self._waited = 0 if residual < self._smallest else self._waited + 1
+        self._smallest = min(self._smallest, residual)
+        noise = 2 * self._problem.rounding(values) * min(self._problem.stretch, 1e6)
+        return residual <= self._threshold or (self._waited >= self._patience and residual <= noise)
+
+
+def _until_still(results: Iterator[Sweep], states: int, stillness: _Stillness) -> Iterator[Step]:
     for count, sweep in enumerate(results, 1):
         yield Step(*sweep, "sweep", count * states)
-        if sweep.residual <= threshold:
+        if stillness.reached(sweep.residual, sweep.values):
             return
 
 
 def _evaluation(
     chain: Problem, values: Floats, policy: NDArray[np.int64], threshold: float, count: int
 ) -> Iterator[Step]:
-    """Sweep over the policy's actions until no value changes by more than `tolerance`."""
-    residual = np.inf
-    while residual > threshold:
+    """Sweep over the policy's actions until no value changes by more than `threshold`."""
+    stillness, residual = _Stillness(chain, threshold), np.inf
+    while not stillness.reached(residual, values):
         out = np.empty_like(values)
         low, high = chain.follow(values, out)
         values, residual, count = out, max(-low, high, 0.0), count + values.size
@@ -165,12 +193,14 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
     heap, predecessors = Heap.empty(mdp.states), predecessors_of(problem.rows, mdp.states)
     vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
     size, count, scratch = fill(problem.rows, vectors, heap, threshold), 0, policy.copy()
+    stillness = _Stillness(problem, 0.0, PATIENCE * max(1, mdp.states // backups))
     while True:
         backed_up, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
         count += backed_up
         low, high = problem.improve(values, vectors.out, scratch)
-        yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "backups", count)
-        if not size:
+        residual = max(-low, high, 0.0)
+        yield Step(values.copy(), policy.copy(), residual, "backups", count)
+        if not size or stillness.reached(residual, values):
             return
 
 
@@ -180,9 +210,9 @@ def _asynchronous(mdp: MDP, problem: Problem, threshold: float, seed: int, *, re
         values, policy = problem.start(np.full(mdp.states, return_bound(mdp, problem))), np.full(mdp.states, -1)
     else:
         values, policy, _ = proper_start(mdp, problem)
-    count, residual = 0, np.inf
+    stillness, count, residual = _Stillness(problem, threshold), 0, np.inf
     state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
-    while residual > threshold:
+    while not stillness.reached(residual, values):
         out = np.empty_like(values)
         vectors = Vectors(values, out, policy, problem.margin(values))
         if real_time:
