@@ -27,6 +27,14 @@ def test_ties_do_not_make_it_cycle():
     assert solution.iterations < 60
 
 
+def test_the_bounds_include_the_value_of_a_policy_whose_action_is_worse_by_less_than_the_margin():
+    mdp = MDP.from_arrays(np.ones((1, 2, 1)), [[1.0, 1.0 + 5e-12]])
+    solution = policy_iteration(mdp, gamma=0.999, initial=[0])
+    assert solution.policy.tolist() == [0]
+    assert solution.lower[0] <= 1000.0 < 1000.0 + 4.9e-9 <= solution.upper[0]
+    assert solution.upper[0] - solution.lower[0] < 6e-9
+
+
 def test_equal_actions_everywhere_end_after_one_iteration():
     mdp = MDP.from_arrays(np.full((3, 4, 3), 1 / 3), np.ones((3, 4)))
     solution = policy_iteration(mdp, gamma=0.9)

@@ -37,6 +37,7 @@ class Iteration:
         start_time: `time.perf_counter()` at the start.
         change: minimum and maximum change in the last backup of all states.
         count: rounds so far.
+        gap: largest amount by which a backup by the policy is below that by the best actions.
     """
 
     mdp: MDP
@@ -49,6 +50,7 @@ class Iteration:
     start_time: float
     change: tuple[float, float] = (np.inf, -np.inf)
     count: int = 0
+    gap: float = 0.0
 
     @classmethod
     def begin(
@@ -109,6 +111,9 @@ class Iteration:
                 break
             if not problem.discounted:
                 check_bounded(self.mdp, self.policy)
+        if problem.discounted:
+            problem.chain(self.policy).follow(self.out, backed_up := np.empty_like(self.out))
+            self.gap = float((self.values - backed_up).max(initial=0.0))
 
     @property
     def finished(self) -> bool:
@@ -128,6 +133,7 @@ class Iteration:
         problem, values = self.problem, self.values
         if problem.discounted:
             down, up = problem.shifts(self.change, problem.rounding(values))
+            down -= self.gap / (1 - problem.max_discount)
             lower, upper = problem.restore(values, down), problem.restore(values, up)
             values, converged = problem.restore(values, (down + up) / 2), up - down <= 2 * self.tolerance
         else:
