@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.mdp import MDP, files, load, save
+from operant.mdp import MDP, examples, files, load, save
 
 
 def random_model(seed):
@@ -46,6 +46,13 @@ def test_round_trips_are_exact(tmp_path_factory, seed, suffix):
     assert_equal(load(path), mdp)
     save(random_model(seed + 1), str(path))
     assert_equal(load(str(path)), random_model(seed + 1))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz"])
+def test_unsorted_and_repeated_successors_stay_as_they_are(tmp_path, suffix):
+    mdp = examples.random_model(4, 2, 5, seed=0, termination=0.2, infeasible=0.3)
+    save(mdp, tmp_path / f"model{suffix}")
+    assert_equal(mdp, load(tmp_path / f"model{suffix}"))
 
 
 def test_a_lake_keeps_its_terminal_states_and_its_limit(tmp_path):

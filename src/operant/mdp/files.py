@@ -5,13 +5,14 @@ import io
 import json
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from operant.mdp.entries import COLUMNS
+from operant.mdp.entries import COLUMNS, Entries
 from operant.mdp.model import MDP
 from operant.mdp.validation import check_size
 from operant.runtime.files import replace_durably
@@ -134,7 +135,23 @@ def _read_json(path: Path) -> MDP:
     named, listed = content.get("columns", list(COLUMNS)), content.get("transitions", [])
     columns = dict(zip(named, zip(*listed, strict=True), strict=True)) if listed else {}
     start, max_steps = content.get("start"), content.get("max_steps")
-    return MDP.from_table(columns, states=states, actions=actions, start=start, max_steps=max_steps)
+    mdp = MDP.from_table(columns, states=states, actions=actions, start=start, max_steps=max_steps)
+    return _as_listed(mdp, Entries.of(columns, states, actions))
+
+
+def _as_listed(mdp: MDP, entries: Entries) -> MDP:
+    """Return a model with its transitions as they are listed, if these are in the order of states and actions."""
+    if (np.diff(entries.rows) < 0).any() or not entries.probabilities.all():
+        return mdp
+    counts = np.bincount(entries.rows, minlength=mdp.states * mdp.actions)
+    return replace(
+        mdp,
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        successors=entries.successors,
+        probabilities=entries.probabilities,
+        rewards=entries.rewards,
+        terminates=entries.terminates,
+    )
 
 
 def _check_rows(rows: int) -> None:
