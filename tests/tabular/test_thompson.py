@@ -74,6 +74,15 @@ def test_regret_after_1000_pulls(means, expected):
     assert abs(regret.mean() - expected) < 4 * regret.std() * np.sqrt(2 / seeds) + 0.05
 
 
+def test_the_value_is_that_of_the_greedy_arm():
+    """An arm that has paid once, or was never pulled, may have the largest estimate but not the largest belief."""
+    learner = Thompson(ThompsonConfig(steps_per_iteration=4), Arms.paying_one([0.1, 0.9, 0.85], 50), seeds=range(50))
+    learner.iterate()
+    greedy = learner.preferences().argmax(axis=1)
+    np.testing.assert_array_equal(learner.values[:, 0], learner.q[np.arange(50), 0, greedy])
+    assert (learner.values[:, 0] < learner.q[:, 0].max(axis=1)).any()
+
+
 def test_with_normal_arms_it_beats_epsilon_greedy():
     seeds = 500
     arms = Arms.testbed(range(seeds))

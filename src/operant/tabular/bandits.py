@@ -285,7 +285,7 @@ class BanditLearner(Resumable):
     @property
     def values(self) -> Floats:
         """Estimated mean of the greedy arm, `[S, 1]`."""
-        return self.q.max(axis=2)
+        return np.take_along_axis(self.q[:, 0], self.preferences().argmax(axis=1)[:, None], axis=1)
 
     def policy(self) -> Floats:
         """Return the greedy policies `[S, 1, K]`; tied arms share the probability equally."""
