@@ -271,6 +271,9 @@ class TestTable:
         rows = [[0, 0, 1, 1.0, 3.0], [1, 0, 1, 1.0, 0.0]]
         array = MDP.from_table(np.array(rows))
         columns = MDP.from_table(dict(zip(("s", "a", "s'", "p", "r"), zip(*rows, strict=True), strict=True)))
+        named = dict(zip(("s", "a", "s'", "p", "r"), zip(*rows, strict=True), strict=True))
+        mixed = MDP.from_table({name: named[name] for name in ("r", "s'", "a", "s", "p")})
+        np.testing.assert_array_equal(mixed.expected_rewards, columns.expected_rewards)
         for one, other in zip(dense(array), dense(columns), strict=True):
             np.testing.assert_array_equal(one, other)
         assert MDP.from_table(rows, states=5, actions=2).terminal.tolist() == [False, False, True, True, True]

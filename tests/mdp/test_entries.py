@@ -135,5 +135,7 @@ def test_start():
     assert start_distribution(None, terminal).tolist() == [0.5, 0, 0.5]
     assert start_distribution(2, terminal).tolist() == [0, 0, 1]
     assert start_distribution([0.25, 0, 0.75], terminal).tolist() == [0.25, 0, 0.75]
+    single = start_distribution(np.full(3, 1 / 3, np.float32), np.zeros(3, np.bool_))
+    assert single.sum() == pytest.approx(1, abs=1e-15)
     with pytest.raises(ValueError, match="start is 3, expected 0 to 2"):
         start_distribution(3, terminal)

@@ -237,7 +237,7 @@ def read_table(
         if array.ndim != 2 or array.shape[1] not in (5, 6):
             raise ValueError(f"table has shape {array.shape}, expected (n, 5) or (n, 6) for {', '.join(COLUMNS)}")
         table = dict(zip(COLUMNS, array.T, strict=False))
-    if tuple(table) not in _HEADERS:
+    if set(table) not in [set(header) for header in _HEADERS]:
         raise ValueError(f"table has the columns {', '.join(map(str, table))}, expected {', '.join(COLUMNS)}")
     entries = Entries.of(table, states, actions)
     return replace(entries, ignored=np.repeat(_state_mask(terminal, entries.states), entries.actions))

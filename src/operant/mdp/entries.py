@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.validation import (
+    SINGLE,
     Bools,
     Floats,
     Ints,
@@ -119,14 +120,19 @@ def compress(entries: Entries) -> Rows:
 
 
 def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
-    """Return the distribution of the first state, `[S]`, from a distribution, an index, or None."""
+    """Return the distribution of the first state, `[S]`, from a distribution, an index, or None.
+
+    A distribution of float32 that sums to 1 within its rounding is divided by its sum.
+    """
     if start is None:
         return ~terminal / max(np.count_nonzero(~terminal), 1)
     if np.ndim(start) == 0:
         index = integers([start], "start")
         check_indices(index, terminal.size, lambda _: "start")
         return (np.arange(terminal.size) == index[0]).astype(np.float64)
-    return floats(start, "start").copy()
+    table = floats(start, "start").copy()
+    single = np.asarray(start).dtype == np.float32
+    return table / table.sum() if single and abs(table.sum() - 1) <= SINGLE * (table.size + 1) else table
 
 
 def _count(indices: Ints, name: str) -> int:
