@@ -3,6 +3,7 @@ import pytest
 from exact import assert_solved, optimum, random_models
 
 from operant.mdp import MDP
+from operant.mdp.examples import random_model
 from operant.mdp.rtdp import asynchronous_value_iteration
 
 
@@ -17,3 +18,8 @@ def test_a_seed_gives_the_same_run_again():
     one, two = (asynchronous_value_iteration(mdp, gamma=0.95, seed=3) for _ in range(2))
     np.testing.assert_array_equal(one.values, two.values)
     assert one.values[0] == pytest.approx(0.180472, abs=2e-6)
+
+
+def test_a_negative_seed_is_rejected():
+    with pytest.raises(ValueError, match="seed is -1, expected 0 to"):
+        asynchronous_value_iteration(random_model(3, 2, 2, seed=0), gamma=0.9, seed=-1)

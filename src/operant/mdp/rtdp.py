@@ -11,10 +11,21 @@ from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.solution import Solution
 
-__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "return_bound"]
+__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "random_state", "return_bound"]
 
 LONGEST = 1_000
 """Maximum length of a trajectory."""
+
+
+def random_state(seed: int) -> NDArray[np.uint64]:
+    """Return the state of the random numbers of this module, `[1]`.
+
+    Raises:
+        ValueError: if the seed is negative, or too large for 64 bits.
+    """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}, expected 0 to {2**64 - 1}")
+    return np.array([seed], np.uint64)
 
 
 @compiled
@@ -101,7 +112,7 @@ def asynchronous_value_iteration(
     problem = solver.problem
     if problem.discounted:
         solver.values = problem.start(np.full(mdp.states, return_bound(mdp, problem)))
-    state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
+    state, starts = random_state(seed), np.cumsum(mdp.start)
     for _ in solver.rounds():
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         if order == "random":

@@ -16,7 +16,7 @@ from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem
-from operant.mdp.rtdp import back_up_at_random, follow_greedy, return_bound
+from operant.mdp.rtdp import back_up_at_random, follow_greedy, random_state, return_bound
 from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
 from operant.mdp.undiscounted import check_chain_ends, proper_policy, proper_start
 
@@ -98,7 +98,7 @@ def steps(
     if method == "prioritized-sweeping":
         return _prioritized(mdp, problem, threshold, backups)
     if method in ("real-time", "random-order"):
-        return _asynchronous(mdp, problem, threshold, seed, real_time=method == "real-time")
+        return _asynchronous(mdp, problem, threshold, random_state(seed), real_time=method == "real-time")
     name = "jacobi" if method == "value-iteration" else method
     rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
     found = sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations)
@@ -204,14 +204,16 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
             return
 
 
-def _asynchronous(mdp: MDP, problem: Problem, threshold: float, seed: int, *, real_time: bool) -> Iterator[Step]:
+def _asynchronous(
+    mdp: MDP, problem: Problem, threshold: float, state: NDArray[np.uint64], *, real_time: bool
+) -> Iterator[Step]:
     """Make as many backups as states, along greedy trajectories or at random, then a full sweep."""
     if problem.discounted:
         values, policy = problem.start(np.full(mdp.states, return_bound(mdp, problem))), np.full(mdp.states, -1)
     else:
         values, policy, _ = proper_start(mdp, problem)
     stillness, count, residual = _Stillness(problem, threshold), 0, np.inf
-    state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
+    starts = np.cumsum(mdp.start)
     while not stillness.reached(residual, values):
         out = np.empty_like(values)
         vectors = Vectors(values, out, policy, problem.margin(values))

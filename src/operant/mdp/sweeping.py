@@ -10,6 +10,7 @@ from operant.mdp.iteration import Iteration
 from operant.mdp.model import MDP
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded
+from operant.mdp.validation import check_count
 
 __all__ = ["Heap", "Predecessors", "drain", "fill", "predecessors_of", "prioritized_sweeping"]
 
@@ -154,8 +155,9 @@ def prioritized_sweeping(
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        TypeError: if `max_backups` is not a whole number.
     """
-    limit = 100_000 * mdp.states if max_backups is None else max_backups
+    limit = 100_000 * mdp.states if max_backups is None else check_count(max_backups, "max_backups")
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=limit, initial=initial, threads=1)
     problem, predecessors = solver.problem, predecessors_of(solver.problem.rows, mdp.states)
     threshold = tolerance / (4 * problem.stretch)
