@@ -114,3 +114,10 @@ def test_an_evaluation_without_a_discount_needs_an_end():
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         steps(grid(), gamma=0.9, **{"method": "value-iteration", **options})
+
+
+def test_backups_along_whole_trajectories_are_counted():
+    """Two trajectories of 3 backups make the 4 of as many states, and a sweep another 4."""
+    line = MDP.from_function(4, 1, lambda s, _: None if s == 3 else ([1.0], [s + 1], [-1.0]), start=0)
+    first, second, *_ = steps(line, gamma=0.9, method="real-time")
+    assert (first.backups, second.backups) == (6, 10)

@@ -42,8 +42,8 @@ def _uniform(state: NDArray[np.uint64]) -> float:  # pragma: no cover
 @compiled
 def follow_greedy(
     rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], count: int
-) -> None:  # pragma: no cover
-    """Back up states along greedy trajectories, `count` times."""
+) -> int:  # pragma: no cover
+    """Back up states along greedy trajectories, at least `count` times; return how often."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
     while backups < count:
@@ -61,6 +61,7 @@ def follow_greedy(
             if following < 0:
                 break
             s = following
+    return backups
 
 
 @compiled

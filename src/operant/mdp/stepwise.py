@@ -207,7 +207,7 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
 def _asynchronous(
     mdp: MDP, problem: Problem, threshold: float, state: NDArray[np.uint64], *, real_time: bool
 ) -> Iterator[Step]:
-    """Make as many backups as states, along greedy trajectories or at random, then a full sweep."""
+    """Make at least as many backups as states, along greedy trajectories or at random, then a full sweep."""
     if problem.discounted:
         values, policy = problem.start(np.full(mdp.states, return_bound(mdp, problem))), np.full(mdp.states, -1)
     else:
@@ -218,10 +218,10 @@ def _asynchronous(
         out = np.empty_like(values)
         vectors = Vectors(values, out, policy, problem.margin(values))
         if real_time:
-            follow_greedy(problem.rows, vectors, starts, state, mdp.states)
+            count += follow_greedy(problem.rows, vectors, starts, state, mdp.states)
         else:
             back_up_at_random(problem.rows, vectors, state, mdp.states)
-        count += mdp.states
+            count += mdp.states
         yield Step(values.copy(), policy.copy(), residual, "backups", count)
         low, high = problem.improve(values, out, policy)
         values, residual, count = out, max(-low, high, 0.0), count + mdp.states
