@@ -83,7 +83,7 @@ def view_of(experiment: Experiment, index: int) -> View:
     if mdp is not None:
         reached = reachable_states(mdp)
         ends[mdp.successors[mdp.terminates]] = True
-        ends &= ~reached  # an episode may also end in a state in which others go on
+        ends &= ~reached  # an episode may also end in a state in which others continue
         unreached = ~ends & ~reached
         settings = experiment.settings
         mapped = read(settings.task, env_kwargs=settings.env_kwargs) if mdp.states <= LARGEST_MAP else None
