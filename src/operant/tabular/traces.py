@@ -6,7 +6,8 @@ learning", JMLR 17):
 
     accumulating    z ← γλ z + 1
     replacing       z ← 1
-    true_online     z ← γλ z + 1 - α γλ z, and V equals the online λ-return algorithm exactly
+    true_online     z ← γλ z + 1 - α γλ z, and V equals the online λ-return algorithm exactly if α is constant within
+                    an episode
 
 λ = 0 is TD(0) and SARSA. Offline, with all updates of an episode made at its end, accumulating traces are
 the λ-return of `operant.tabular.episodic` (Sutton and Barto 2018, section 12.2).
