@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.mdp import MDP
+from operant.mdp import MDP, expected_return, solve
 from operant.tabular import MBIEEBConfig, RMaxConfig, learner_for
 
 from .checks import contract, stepping_is_simulating
@@ -112,6 +112,18 @@ def test_river_swim(name, values, expected, spread):
     """Sum of rewards of 5000 steps (Strehl and Littman 2008); the far reward is found by planning, not at random."""
     learner = learner_for(name, MDP.from_gymnasium("operant/RiverSwim-v0"), seeds=range(100), **values)
     assert learner.run_episodes(1).returns.mean() == pytest.approx(expected, abs=spread)
+
+
+def test_a_discount_near_one_does_not_stop_planning_immediately():
+    """One step then changes a value by far less than the tolerance, a share of the largest value."""
+    river = MDP.from_gymnasium("operant/RiverSwim-v0")
+    learner = learner_for(
+        "r-max", river, seeds=range(3), steps_per_iteration=20_000, gamma=0.99999, reward_max=10_000.0
+    )
+    learner.iterate()
+    best = river.start @ solve(river, gamma=0.99999).values
+    earned = [expected_return(river, policy, gamma=0.99999) for policy in learner.policy()]
+    assert min(earned) > 0.99 * best
 
 
 def test_deep_sea_is_solved_where_chance_is_hopeless():

@@ -36,6 +36,9 @@ from operant.tabular.simulator import Model, Quota, Step, World, advance, has_qu
 
 logger = logging.getLogger(__name__)
 
+NEGLIGIBLE = 0.01
+"""Share of the maximum reward up to which changes of values do not matter in planning."""
+
 
 @dataclass(frozen=True)
 class OptimismConfig(BaseConfig):
@@ -47,7 +50,8 @@ class OptimismConfig(BaseConfig):
     """Maximum possible reward. With a higher value exploration takes longer; a lower one may prevent exploration,
     which a warning says once an action's mean reward is higher."""
     tolerance: PositiveFloat = 1e-5
-    """Planning stops when no value changes by more than this fraction of the value of an unknown action."""
+    """Planning stops when no value changes by more than this fraction of the value of an unknown action, nor by more
+    than 1 % of `reward_max`."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -61,6 +65,11 @@ class OptimismConfig(BaseConfig):
     def value_max(self) -> float:
         """Value of an unknown action."""
         return self.reward_max / (1.0 - self.gamma)
+
+    @property
+    def change_max(self) -> float:
+        """Change of a value at which planning stops; with gamma near 1 one step changes little of a large value."""
+        return min(self.tolerance * self.value_max, NEGLIGIBLE * self.reward_max)
 
 
 @dataclass(frozen=True)
@@ -227,9 +236,8 @@ class RMax(Optimist):
     def make_rule(self, base: Rule) -> OptimismRule:
         """Add the number of tries that makes an action known."""
         config = self.config
-        tolerance = config.tolerance * config.value_max
         return OptimismRule(
-            base, config.known, config.value_max, clips=False, beta=0.0, always=False, tolerance=tolerance
+            base, config.known, config.value_max, clips=False, beta=0.0, always=False, tolerance=config.change_max
         )
 
 
@@ -241,6 +249,5 @@ class MBIEEB(Optimist):
     def make_rule(self, base: Rule) -> OptimismRule:
         """Add the bonus."""
         config = self.config
-        tolerance = config.tolerance * config.value_max
         beta = config.bonus_coef * config.reward_max
-        return OptimismRule(base, 1, config.value_max, clips=True, beta=beta, always=True, tolerance=tolerance)
+        return OptimismRule(base, 1, config.value_max, clips=True, beta=beta, always=True, tolerance=config.change_max)
