@@ -65,3 +65,10 @@ def test_two_closed_classes_are_the_reason():
     one = MDP.from_arrays([[[0.0, 1.0]], [[1.0, 0.0]]], [1.0, 2.0])
     assert [states.tolist() for states in closed_classes(one)] == [[0, 1]]
     assert relative_value_iteration(one).reason == ""
+
+
+def test_a_tolerance_below_rounding_errors_is_the_reason():
+    solution = relative_value_iteration(MDP.from_arrays(np.full((2, 1, 2), 0.5), [1e9, -1e9]), tolerance=1e-9)
+    assert not solution.converged
+    assert solution.iterations < 100
+    assert "rounding errors are larger than the tolerance" in solution.reason

@@ -27,7 +27,7 @@ class AverageSolution:
         iterations: sweeps.
         converged: whether the requested tolerance is reached.
         seconds: wall-clock time in seconds.
-        reason: structural reason why it did not converge, or empty.
+        reason: reason why it did not converge: the structure of the model, or rounding errors; empty if unknown.
     """
 
     gain: float
@@ -97,7 +97,7 @@ def relative_value_iteration(
         iterations=iteration,
         converged=converged,
         seconds=time.perf_counter() - start_time,
-        reason="" if converged else _reason(mdp),
+        reason="" if converged else _reason(mdp, rounded=high - low <= 4 * error),
     )
 
 
@@ -110,7 +110,9 @@ def closed_classes(mdp: MDP) -> list[NDArray[np.int64]]:
     return [np.flatnonzero(labels == label) for label in np.flatnonzero(~left)]
 
 
-def _reason(mdp: MDP) -> str:
+def _reason(mdp: MDP, *, rounded: bool) -> str:
+    if rounded:
+        return "rounding errors are larger than the tolerance; raise it"
     closed = closed_classes(mdp)
     if len(closed) < 2:
         return ""
