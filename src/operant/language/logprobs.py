@@ -5,7 +5,7 @@ at the first step are exactly 1.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ def plans(
         seed: random seed of the orders.
         shards: number of shards per minibatch (see `operant.language.packing.micro_batches`).
     """
-    prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
+    prompts = [list(own) for _, own in groupby(range(len(owners)), key=owners.__getitem__)]
     count, cuts = len(prompts), min(minibatches, len(prompts))
     edges = [count * k // cuts for k in range(cuts + 1)]
     found: list[Plan] = []
