@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -295,20 +296,23 @@ def test_a_sweep_on_ray_has_the_bytes_of_one_process(tmp_path):
 def test_a_stopped_sweep_saves_its_cell_and_leaves_nothing(tmp_path):
     grid, out = tmp_path / "grid.toml", tmp_path / "sweep"
     grid.write_text(GRID.replace("budget = 400", "budget = 900_000_000"), encoding="utf-8")
-    before = set(Path(tempfile.gettempdir()).glob("operant-ray-*"))
+    temporary = Path(tempfile.mkdtemp(prefix="r"))  # a short path, as for a socket; other tests may use Ray, too
     command = [sys.executable, "-m", "operant", "sweep", grid, "--out", out, "--executor", "ray", "--workers", "1"]
-    sweep = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    own = {**os.environ, "TMPDIR": str(temporary)}
+    sweep = subprocess.Popen(list(map(str, command)), env=own, stderr=subprocess.PIPE, text=True)
     first = out / "runs" / "q-learning-FrozenLake-v1-step_size-0.1"
     end = time.monotonic() + 150
     while not (first / "metrics.jsonl").exists() and time.monotonic() < end:
         time.sleep(0.1)
-    (folder,) = set(Path(tempfile.gettempdir()).glob("operant-ray-*")) - before
+    folders = list(temporary.glob("operant-ray-*"))
     sweep.send_signal(signal.SIGTERM)
     assert "interrupted; continue with" in sweep.communicate(timeout=150)[1]
     assert sweep.returncode == 75
     assert json.loads((first / "run.json").read_text(encoding="utf-8"))["sessions"][-1]["outcome"] == "interrupted"
+    (folder,) = folders
     assert not folder.exists()
     assert not ray_janitor.processes(str(folder), sweep.pid)
+    shutil.rmtree(temporary)
 
 
 OPEN = """

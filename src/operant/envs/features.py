@@ -185,8 +185,15 @@ def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree]
                 "the top level, or removes it"
             )
         width = math.prod(space.shape)
-        return width, lambda obs: _tensor(obs).reshape(-1, width).float()
+        return width, lambda obs: _vectors(_tensor(obs), width)
     raise TypeError(f"observations of {space} cannot be encoded as a vector; use a Box, Discrete or Dict of these")
+
+
+def _vectors(obs: Tensor, width: int) -> Tensor:
+    """Return observations as vectors `[B, width]` of float32."""
+    if obs.dim() == 2 and obs.dtype == torch.float32:  # a view and a conversion without effect take time in each step
+        return obs
+    return obs.reshape(-1, width).float()
 
 
 def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:

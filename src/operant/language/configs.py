@@ -93,8 +93,8 @@ class LanguageConfig(ModelOptions):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be in [0, 1), got {self.betas}")
 
 
 @dataclass(frozen=True, kw_only=True)
