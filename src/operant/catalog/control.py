@@ -163,6 +163,7 @@ CONTROL: tuple[Algorithm, ...] = (
         presets=("tiny", "size12m"),
         seeds=3,
         budget=50_000,
+        budgets=(("operant/CartPoleSwingUp-v0", 100_000),),
     ),
     _WORLD(
         name="world-models",

@@ -136,6 +136,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learning_rate": 5e-4,
         "ent_coef": 3e-3,
     },
-    "operant/CartPoleSwingUp-v0": {"ent_coef": 1e-3},
+    "operant/CartPoleSwingUp-v0": {
+        "batch_size": 8,
+        "sequence_length": 32,
+        "imagined_frames": 12,
+        "gamma": 0.99,
+        "deter": 128,
+        "ent_coef": 1e-3,
+    },
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
