@@ -54,10 +54,10 @@ def test_a_worker_that_was_killed_is_replaced(tmp_path):
 
 def test_a_process_in_use_is_kept_after_calls_at_the_same_time(tmp_path):
     async def used():
-        worker = Worker(tmp_path, idle=1.0)
+        worker = Worker(tmp_path, idle=2.0)
         await asyncio.gather(*(worker.call("playground.read", {"drawing": "SG"}) for _ in range(3)))
         first = worker._process
-        for _ in range(8):
+        for _ in range(12):
             await asyncio.sleep(0.2)
             await worker.call("playground.read", {"drawing": "SG"})
         kept = worker._process is first
