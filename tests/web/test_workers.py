@@ -3,6 +3,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from operant.web.workers import Worker
 
 
@@ -52,21 +54,6 @@ def test_a_worker_that_was_killed_is_replaced(tmp_path):
     assert first == 200 or "process ended" in json.loads(body)["error"]
 
 
-def test_a_process_in_use_is_kept_after_calls_at_the_same_time(tmp_path):
-    async def used():
-        worker = Worker(tmp_path, idle=2.0)
-        await asyncio.gather(*(worker.call("playground.read", {"drawing": "SG"}) for _ in range(3)))
-        first = worker._process
-        for _ in range(12):
-            await asyncio.sleep(0.2)
-            await worker.call("playground.read", {"drawing": "SG"})
-        kept = worker._process is first
-        await worker.close()
-        return kept
-
-    assert asyncio.run(used())
-
-
 def test_a_process_that_is_not_needed_ends_and_the_next_call_starts_another(tmp_path):
     async def rests():
         worker = Worker(tmp_path, idle=0.2)
@@ -84,12 +71,13 @@ def test_a_process_that_is_not_needed_ends_and_the_next_call_starts_another(tmp_
     assert asyncio.run(rests()) == (True, 200)
 
 
-def test_a_process_that_is_needed_does_not_end(tmp_path):
+@pytest.mark.parametrize(("together", "idle", "turns"), [(1, 0.4, 6), (3, 2.0, 16)], ids=["alone", "together"])
+def test_a_process_that_is_needed_does_not_end(tmp_path, together, idle, turns):
     async def busy():
-        worker = Worker(tmp_path, idle=0.4)
-        await worker.call("playground.read", {"drawing": "SG"})
+        worker = Worker(tmp_path, idle=idle)
+        await asyncio.gather(*(worker.call("playground.read", {"drawing": "SG"}) for _ in range(together)))
         first = worker._process
-        for _ in range(6):
+        for _ in range(turns):
             await asyncio.sleep(0.15)
             await worker.call("playground.read", {"drawing": "SG"})
         same = worker._process is first

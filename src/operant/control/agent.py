@@ -220,8 +220,8 @@ class Agent(DeclaredState):
     def described(self, outputs: Tensor, inputs: Tensor) -> Mapping[str, Tensor]:
         """Return the description of a policy's outputs for inputs of the networks, with the value if it is one."""
         values = self.networks.value(inputs)
-        told = self.head.describe(outputs, self.networks.free)
-        return told | {"value": values} if values.dim() == 2 else told
+        description = self.head.describe(outputs, self.networks.free)
+        return description | {"value": values} if values.dim() == 2 else description
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random permutation `[M]` of the samples of one seed, for division into equal parts."""

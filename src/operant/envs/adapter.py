@@ -382,8 +382,8 @@ def without_episodes(state: Any) -> Any:
     state = cast(dict[str, Any], state)
     if {"episode", "age", "actions", "obs"} <= state.keys():
         before = {"before": state["before"] + state["age"]} if "before" in state else {}
-        anew = {"age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
-        return {**state, **anew, **before}
+        restarted = {"age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
+        return {**state, **restarted, **before}
     return {key: without_episodes(part) for key, part in state.items()}
 
 
