@@ -236,8 +236,10 @@ class GymnasiumEnv:
 
     def _start_all(self) -> Any:
         """Start the current episodes of all environments, and return their observations."""
+        if self._before is not None:
+            return self._restart(np.ones(self.rows, np.bool_))
         obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
-        return obs if self._before is None else self._restart(np.ones(self.rows, np.bool_))
+        return obs
 
     def _restart(self, rows: np.ndarray) -> Any:
         """Start the current episodes of the masked environments, and return all observations."""
