@@ -1,5 +1,6 @@
 import json
 import logging
+import sqlite3
 
 import pytest
 
@@ -84,6 +85,22 @@ def test_two_stores_keep_one_copy(path):
         for n in range(6):
             (first, second)[n % 2].add_item(Item.of(f"p{n}", "ab"))
     assert [record.get("prompt") for record in lines(path)[1:]] == [f"p{n}" for n in range(6)]
+
+
+def test_an_item_stored_while_the_copy_is_written_is_copied_once(path):
+    def other_process(statement):
+        if "FROM items WHERE sequence >" in statement and not stored:
+            with sqlite3.connect(path) as connection:  # a commit whose process has not updated the copy yet
+                connection.execute("INSERT INTO items VALUES (2, 'other', '\"p\"', NULL, '{}')")
+            stored.append(2)
+
+    stored = []
+    with PreferenceStore(path) as store:
+        store._connection.set_trace_callback(other_process)
+        store.add_item(Item.of("p0", "ab"))
+        assert stored
+        store.add_item(Item.of("p2", "ab"))
+        assert [record["sequence"] for record in lines(path)] == [0, 1, 2, 3]
 
 
 def test_answers_are_stored_even_if_the_copy_fails(path, caplog, monkeypatch):

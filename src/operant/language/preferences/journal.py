@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ class Journal:
             lock_descriptor(self._descriptor, poll_interval=0.005)
             try:
                 self._look()
-                self._append(connection)
+                with snapshot(connection):
+                    self._append(connection)
             finally:
                 unlock_descriptor(self._descriptor)
         except StoreError:
@@ -168,8 +170,21 @@ def header(connection: sqlite3.Connection) -> dict[str, Any]:
     return {"type": "header", "schema_version": VERSION, "sequence": 0, "pseudonyms": key}
 
 
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let several queries read one state of the database, whatever other processes commit between them."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
 def log_records(connection: sqlite3.Connection, *, after: int = 0) -> list[dict[str, Any]]:
-    """Return the items and events later than `after`, in insertion order."""
+    """Return the items and events later than `after`, in insertion order; call it in a `snapshot`."""
     items = [item_record(item, sequence) for sequence, item in stored_items(connection, after)]
     rows = connection.execute("SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,))
     events = [event_record(stored_event(row)) for row in rows]

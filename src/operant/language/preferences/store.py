@@ -35,7 +35,7 @@ from operant.language.preferences.items import (
     encode,
     presentation_order,
 )
-from operant.language.preferences.journal import Journal, log_records, stored_event, stored_item, stored_items
+from operant.language.preferences.journal import Journal, log_records, snapshot, stored_event, stored_item, stored_items
 from operant.language.preferences.reservations import Reservations
 from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATED, SHOWN, StoreError, connect
 
@@ -360,7 +360,7 @@ class PreferenceStore:
 
     def log(self) -> list[dict[str, Any]]:
         """Return items and events as plain records, in insertion order."""
-        with self._reading() as connection:
+        with self._reading() as connection, snapshot(connection):
             return log_records(connection)
 
     def pseudonym_key(self) -> str:
