@@ -16,7 +16,6 @@ Then the world model of each seed predicts episodes that it has not learned from
 """
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch import Tensor
 
 import operant
 from operant import envs
+from operant.runtime.metrics import read_records
 from operant.worlds.dreamer import Dreamer
 from operant.worlds.imagination import gumbel
 from operant.worlds.rssm import State
@@ -42,10 +42,9 @@ CONTEXT, AHEAD = 50, 100
 def learn(seed: int) -> dict[str, Any]:
     """Train a seed, and return its scores and the errors of its imagined trajectories."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
         trained = operant.train("dreamer", TASK, seeds=[seed], run=Path(folder) / "run")
-        seconds = time.process_time() - began
         scores = list(trained.evaluate(20).scores)
+        seconds = read_records(trained.run.metrics_path)[-1]["time/seconds"]
         found = compare(trained.experiment.learner, seed)
     return {"score": float(np.mean(scores)), "seconds": seconds, **found}
 
@@ -74,12 +73,12 @@ def compare(learner: Dreamer, seed: int) -> dict[str, Any]:
         name: ((guess - truth) / scale).square().mean((1, 2)).sqrt().tolist()
         for name, guess in (("model", predicted), ("still", still))
     }
-    real = torch.stack(rewards[CONTEXT - 1 : -1]).cumsum(0)
-    dreamed = dream(learner, begin, draw).cumsum(0)
+    real = torch.stack(rewards[CONTEXT - 1 : -1]).sum(0)
+    dreamed = dream(learner, begin, draw).sum(0)
     return {
         "errors": errors,
-        "real": real.T.tolist(),
-        "dreamed": dreamed.T.tolist(),
+        "real": real.tolist(),
+        "dreamed": dreamed.tolist(),
         "truth": truth[:, 0].tolist(),
         "prediction": predicted[:, 0].tolist(),
     }
@@ -126,8 +125,7 @@ def dream(learner: Dreamer, memory: Tensor, draw: torch.Generator) -> Tensor:
 
 def mean_gap(cell: dict[str, Any]) -> float:
     """Return the dream return less the real one after `AHEAD` steps, a step, the mean over episodes."""
-    dreamed, real = (np.array(cell[name])[:, -1] for name in ("dreamed", "real"))
-    return float((dreamed - real).mean() / AHEAD)
+    return float((np.array(cell["dreamed"]) - np.array(cell["real"])).mean() / AHEAD)
 
 
 def main() -> None:
@@ -139,11 +137,11 @@ def main() -> None:
     for color, name, label in zip(COLORS, ("model", "still"), ("open loop", "nothing changes"), strict=False):
         band(axes[0], ahead, table(every, name), color=color, label=label)
     axes[0].set(title="error of predictions", xlabel="steps ahead", ylabel="standard deviations")
-    for color, cell in zip(COLORS, every, strict=False):
-        real, dreamed = (np.array(cell[name])[:, -1] for name in ("real", "dreamed"))
-        axes[1].plot(real, dreamed, "o", color=color, markersize=3)
-    limit = max(np.max(cell["real"]) for cell in every)
-    axes[1].plot([0, limit], [0, limit], color="gray", linewidth=0.8)
+    for color, (seed, cell) in zip(COLORS, cells.items(), strict=False):
+        axes[1].plot(cell["real"], cell["dreamed"], "o", color=color, markersize=3, label=f"seed {seed}")
+    returns = np.concatenate([cell[name] for cell in every for name in ("real", "dreamed")])
+    limits = [returns.min(), returns.max()]
+    axes[1].plot(limits, limits, color="gray", linewidth=0.8)
     axes[1].set(title=f"returns of {AHEAD} steps", xlabel="real", ylabel="imagined")
     for color, column, label in zip(COLORS, (2, 0), ("cos θ", "position"), strict=False):
         for name, style in (("truth", "-"), ("prediction", "--")):
@@ -153,7 +151,7 @@ def main() -> None:
     results = {
         seed: {
             "score": cell["score"],
-            "process seconds": cell["seconds"],
+            "seconds": cell["seconds"],
             "gap a step": mean_gap(cell),
             "error after 15 steps": cell["errors"]["model"][14],
             "error of no change after 15 steps": cell["errors"]["still"][14],
