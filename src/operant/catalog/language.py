@@ -38,7 +38,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="SFT",
         unit="demonstrations",
         budget=20_000,
-        budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 13_000)),
+        budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 15_000)),
     ),
     _REWARD(
         name="reward-model",
