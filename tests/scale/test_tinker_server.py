@@ -1,19 +1,25 @@
 """The Tinker API, called by its official SDK over a real socket."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
 
 import httpx2 as httpx
+import numpy as np
 import pytest
 
 pytest.importorskip("tinker")
 pytest.importorskip("uvicorn")
 
+from starlette.testclient import TestClient
+from tinker.proto import tinker_public_pb2 as messages
+
 from operant.language.configs import ModelOptions
 from operant.scale import tinker_server
 from operant.scale.service import Service, UnknownError
+from operant.scale.trainer import Adam, Datum, connect
 
 KEY = "tml-of-the-tests"
 
@@ -89,6 +95,43 @@ def test_requests_with_unsupported_options_are_errors(address):
     answer = httpx.post(f"{address}/api/v1/asample", json=asked, headers=good)
     assert answer.status_code == 422
     assert "max_tokens must be at least 1, got 0" in answer.json()["error"]
+
+
+def test_requests_that_are_sent_again_count_once(address):
+    """The SDK sends a request again, with the same key, if the answer was lost."""
+
+    def post(path, *, fetch=True, **content):
+        head = {"X-Api-Key": KEY, "X-Idempotency-Key": f"of-{path}"}
+        first, again = (httpx.post(f"{address}/api/v1/{path}", headers=head, **content).json() for _ in range(2))
+        assert first == again
+        url, own = f"{address}/api/v1/retrieve_future", {"X-Api-Key": KEY}
+        return httpx.post(url, json=first, headers=own, timeout=60).content if fetch else first
+
+    session = post("create_session", json={}, fetch=False)["session_id"]
+    given = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 2}}
+    model = json.loads(post("create_model", json=given))["model_id"]
+    batch = messages.ForwardBackwardRequest(model_id=model, seq_id=1, loss_fn="cross_entropy")
+    datum = batch.data.add()
+    datum.model_input.add().encoded_text.tokens = np.array([1, 5], dtype=np.int32).tobytes()
+    for name, kind, numbers in (
+        ("target_tokens", messages.DTYPE_INT64, np.array([5, 6])),
+        ("weights", messages.DTYPE_FLOAT32, np.ones(2, dtype=np.float32)),
+    ):
+        datum.loss_fn_inputs[name].CopyFrom(messages.Tensor(dense=numbers.tobytes(), dtype=kind, shape=[2]))
+    post("forward_backward", content=batch.SerializeToString())
+    report = json.loads(post("optim_step", json={"model_id": model, "adam_params": {"learning_rate": 0.1}}))
+    with connect(model="tiny", lora_r=2) as local:
+        local.forward_backward([Datum([1, 5], [5, 6], weights=[1.0, 1.0])], "cross_entropy")
+        assert report["metrics"]["gradient_norm"] == pytest.approx(local.optim_step(Adam())["gradient_norm"], rel=1e-6)
+
+
+def test_the_number_of_kept_answers_is_bounded(service, monkeypatch):
+    monkeypatch.setattr(tinker_server, "MOST_ANSWERS", 1)
+    client = TestClient(tinker_server.make_app(service, KEY), headers={"X-Api-Key": KEY})
+    answers = [
+        client.post("/api/v1/create_session", json={}, headers={"X-Idempotency-Key": key}).json() for key in "aba"
+    ]
+    assert len({answer["session_id"] for answer in answers}) == 3
 
 
 @pytest.fixture

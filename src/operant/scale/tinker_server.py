@@ -33,6 +33,8 @@ PREFIX = "tml-"
 """Prefix of keys, which the SDK requires."""
 WAIT = 20.0
 """Seconds after which a request for an unfinished result is answered with `try_again`."""
+MOST_ANSWERS = 10_000
+"""Maximum requests whose answers are kept, for clients that lost the answer and send the request again."""
 MOST_SAMPLERS = 10_000
 """Maximum sampling sessions; the one whose last use was earliest is dropped first."""
 SILENCE = 24 * 3600.0
@@ -70,6 +72,7 @@ class Api:
     def __init__(self, service: Service, key: str) -> None:
         self._service, self._key = service, key
         self._sessions: dict[str, float] = {}
+        self._answers: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._samplers: OrderedDict[str, str | None] = OrderedDict()  # both threads change it, by atomic methods
 
     def routes(self) -> list[Route]:
@@ -115,7 +118,7 @@ class Api:
                 return await handler(request)
             except UnknownError as error:
                 return _error(404, str(error))
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
                 return _error(422, f"{type(error).__name__}: {error}")
 
         return answer
@@ -125,9 +128,21 @@ class Api:
             body: Any = json.loads(await read_body(request))
             if not hasattr(body, "keys"):
                 raise ValueError("the body must be a JSON object")
-            return JSONResponse(handler(body))
+            return self._once(request, lambda: handler(body))
 
         return self._guarded(answer)
+
+    def _once(self, request: Request, work: Callable[[], Any]) -> Response:
+        """Return the answer to a request, or the earlier one if the client sends the request again."""
+        key = request.headers.get("x-idempotency-key")
+        if key is None:
+            return JSONResponse(work())
+        name = request.url.path, key
+        if name not in self._answers:
+            self._answers[name] = work()
+        while len(self._answers) > MOST_ANSWERS:
+            self._answers.popitem(last=False)
+        return JSONResponse(self._answers[name])
 
     # Sessions and models.
 
@@ -225,7 +240,7 @@ class Api:
         model, data, loss, config, forward_only = read_batch(await read_body(request))
         trainer = self._service.trainer(model)
         verb: Any = trainer.forward if forward_only else trainer.forward_backward
-        return JSONResponse(self._promise(lambda: verb(data, loss, config), model))
+        return self._once(request, lambda: self._promise(lambda: verb(data, loss, config), model))
 
     def _step(self, body: Mapping[str, Any]) -> Any:
         model = body["model_id"]
