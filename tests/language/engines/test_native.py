@@ -8,6 +8,7 @@ from operant.language.engines.native import NativeEngine, draw
 from operant.language.engines.protocol import Sampling
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
+from operant.runtime.checkpoints import NonFiniteError
 
 PROMPTS = [[1, 20, 21], [1], [1, 40, 41, 42, 43, 44, 45], [1, 9], [1, 9, 9, 9]]
 KINDS = ["llama", "llama-tied", "qwen3", "mistral", "gpt2", "gemma2", "gemma3", "phi", "cohere", "granite"]
@@ -44,6 +45,17 @@ def test_log_probs_are_those_of_the_trainer(make_model, kind):
     drawn = torch.tensor([value for answers in found for c in answers for value in c.log_probs])
     torch.testing.assert_close(drawn, expected.detach(), atol=1e-5, rtol=1e-5)
     assert len({len(c.ids) for answers in found for c in answers}) > 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_overflows_is_an_error(make_model, temperature):
+    model = make_model("llama")
+    with torch.no_grad():
+        next(iter(model.named().values())).fill_(math.nan)
+    with pytest.raises(NonFiniteError, match="logits are NaN or too large, so no token can be sampled"):
+        ask(model, PROMPTS, 2, max_tokens=3, temperature=temperature)
+    with pytest.raises(NonFiniteError, match="lower the learning rate"):
+        list(NativeEngine(model).stream([1, 20], Sampling(3), generator=torch.Generator()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

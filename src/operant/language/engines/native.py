@@ -17,6 +17,7 @@ from operant.language.engines.cache import Slots
 from operant.language.engines.joint import JointPass, NextTokens
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
+from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.evaluation import StoppedError
 from operant.tensors import integers, rows_of_floats, rows_of_integers
 
@@ -57,6 +58,7 @@ class NativeEngine:
 
         Raises:
             ValueError: a prompt is empty, or `count` is not positive.
+            NonFiniteError: a logit is NaN.
             StoppedError: sampling was interrupted.
         """
         (found,) = self._sample([prompts], count, sampling, [generator], _separate)
@@ -77,6 +79,7 @@ class NativeEngine:
 
         Raises:
             ValueError: a prompt is empty, or `count` is not positive.
+            NonFiniteError: a logit is NaN.
             StoppedError: sampling was interrupted.
         """
         return self._sample(shards, count, sampling, generators, self._joint.logits)
@@ -116,6 +119,7 @@ class NativeEngine:
 
         Raises:
             ValueError: the prompt is empty.
+            NonFiniteError: a logit is NaN.
         """
         if not prompt:
             raise ValueError("the prompt must have at least one token")
@@ -222,6 +226,9 @@ class _Batch:
 
         Args:
             logits: logits of the last n branches, `[n, V]`; the other branches have their next tokens.
+
+        Raises:
+            NonFiniteError: a logit is NaN.
         """
         first = len(self.active) - len(logits)
         branches = self.active[first:]
@@ -301,10 +308,18 @@ def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Ten
 
     Returns:
         Tokens and their log-probabilities, `[n, k]` each.
+
+    Raises:
+        NonFiniteError: a logit is NaN.
     """
     if sampling.temperature:
         logits = logits / sampling.temperature
     log_probs = logits.log_softmax(-1)
+    if bool(log_probs[:, 0].isnan().any()):  # one NaN or positive infinity makes a row NaN
+        raise NonFiniteError(
+            "the model's logits are NaN or too large, so no token can be sampled: its weights or activations overflow; "
+            "lower the learning rate, or use another --dtype or a higher temperature"
+        )
     if chance is None:
         tokens = log_probs.argmax(-1, keepdim=True)
     else:
