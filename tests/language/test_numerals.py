@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -184,10 +185,34 @@ def test_every_dress_of_every_right_answer(name, share):
         ("3/4/2026", None),
         ("1:18", None),
         ("_-18_", -18),
+        (r"18\ (\text{cm})^2", 18),
+        ("(-2)^2", None),
+        (r"\left(\frac{1}{2}\right)^3", None),
+        ("9^{1/2}", None),
+        (r"9^{\frac12}", None),
+        ("9^(1/2)", None),
+        ("2^{2^3}", None),
     ],
 )
 def test_numbers_in_a_text(text, number):
     assert last_number(text) == number
+
+
+def test_powers_of_expressions_are_compared_as_expressions():
+    """Do not read the base as the number."""
+    pytest.importorskip("math_verify")
+    assert rate(find("accuracy"), [r"\boxed{\left(\frac{1}{2}\right)^3}", r"\boxed{\frac12}"], "1/8") == [1, 0]
+    assert rate(find("accuracy"), [r"\boxed{9^{1/2}}", r"\boxed{(3)^2}", r"\boxed{3}"], "3") == [1, 0, 1]
+    assert stated_number("(3)^2") is stated_number("9^{1/2}") is None
+    assert stated_number(r"3\,\text{cm}^2") == stated_number("3^{1}") == 3
+
+
+def test_blanks_after_a_command_take_no_time():
+    """Match them in one way only; several take seconds."""
+    started = time.perf_counter()
+    for command in (r"\sqrt", "^"):
+        assert last_number(f"7. {command}" + " " * 50_000) == 7
+    assert time.perf_counter() - started < 5
 
 
 def test_only_closed_boxes_count_and_many_open_ones_take_no_time():

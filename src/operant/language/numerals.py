@@ -2,7 +2,7 @@ r"""Parsing of numbers in text and LaTeX: `last_number`, `stated_number`, `answe
 
 Plain text and LaTeX are equivalent: `70,000`, `70{,}000`, `70\,000` and `7 \times 10^4` are one number, and
 `\frac{36}{2}`, `36/2` and `18.0` are another. A part of an expression is not a number: the 18 of `x/18`, of
-`\sqrt{18}`, of `1:18` and of `2^{18}`.
+`\sqrt{18}`, of `1:18`, of `2^{18}` and of `(18)^2`.
 """
 
 import re
@@ -23,7 +23,8 @@ _TOKEN = re.compile(
       | \d+(?::\d+)+                                             # a time, a ratio
       | \d+(?:\.\d+){{2,}}                                       # a version
       | (?:{_PLAIN})(?:\s*/\s*(?:{_PLAIN})){{2,}}                # a date
-      | /\s*[-+]?[{_CURRENCY}]?(?:{_PLAIN}))                          # what something else is divided by
+      | \^\s*[-+(]*(?:{_PLAIN})                                  # the exponent of something else
+      | /\s*[-+]?[{_CURRENCY}]?(?:{_PLAIN}))                     # what something else is divided by
     | (?P<sign>(?<![\d.)\]a-z{_HOLE}])[-+](?=[{_CURRENCY}]?[\d.]))?[{_CURRENCY}]?
       (?:(?P<whole>\d+)\s+(?=\d+\s*/\s*\d))?                     # 1 1/2
       (?P<number>{_SCIENTIFIC})
@@ -50,18 +51,20 @@ _FONT = re.compile(
 )
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _PART = re.compile(rf"\s*([-+]?)\s*[{_CURRENCY}]?\s*({_SCIENTIFIC})[\s%a-z]*", re.IGNORECASE)
-_ROOT = re.compile(r"\\sqrt\s*(?:\[[^\[\]]*\])?\s*(?:\{[^{}]*\}|\d)|√\s*[\d.]+")
+_ROOT = re.compile(r"\\sqrt\s*(?:\[[^\[\]]*\]\s*)?(?:\{[^{}]*\}|\d)|√\s*[\d.]+")
 _REWRITES = (
     (re.compile(r"\\(?:left|right|!|boldsymbol)(?![a-z])|\\[()\[\]]|``|''"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(rf"(?<=\d){_SPACE}(?=\d{{3}}(?!\d))"), ","),
     (re.compile(_SPACE), " "),
     (re.compile(r"\\(?=[$%#&_])"), ""),
-    (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\(?:degree|circ)\b"), "°"),
+    (re.compile(r"\^\s*(?:\{\s*)?\\circ\s*\}?|\\(?:degree|circ)\b"), "°"),
 )
 _LATER_REWRITES = (
     (re.compile(r"\^\s*\{\s*([-+]?\d+)\s*\}"), r"^\1"),
-    (re.compile(r"(?<=[a-z)])\s*\^\s*-?\d+", re.IGNORECASE), ""),  # of a unit: cm^2
+    (re.compile(r"\^\s*\{[^{}]*\d[^{}]*\}"), f"^{_HOLE}"),
+    (re.compile(r"(?<=[a-z])\s*\^\s*-?\d+", re.IGNORECASE), ""),  # of a unit: cm^2
+    (re.compile(r"\(([^()\d]*)\)\s*\^\s*-?\d+"), r"(\1)"),  # of a unit: (cm)^2
     (re.compile(r"(?<=[a-z])_(?:\{\w+\}|\w)", re.IGNORECASE), ""),  # of a name: x_1
     (re.compile(r"-\s*[({]\s*(?=[$\d.][^(){}]*[)}])"), "-"),
     (re.compile(r"[{}]"), " "),
