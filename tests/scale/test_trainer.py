@@ -43,6 +43,20 @@ def test_log_probs_are_those_of_any_targets(trainer):
     assert found.loss == pytest.approx(total.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": -1e-4}, "learning_rate must be finite and not negative, got -0.0001"),
+        ({"weight_decay": float("nan")}, "weight_decay must be finite and not negative, got nan"),
+        ({"beta1": 1.0}, "beta1 and beta2 must be below 1 and eps above 0, got 1.0, 0.95 and 1e-12"),
+        ({"eps": 0.0}, "eps above 0, got 0.9, 0.95 and 0.0"),
+    ],
+)
+def test_hyperparameters_that_spoil_the_weights_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        Adam(**options)
+
+
 @pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
 def test_losses_of_policies_are_sums_over_tokens(trainer, loss):
     new = trainer.forward([datum(weights=[0.0] * 7)], "cross_entropy").logprobs[0]

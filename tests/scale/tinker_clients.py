@@ -51,6 +51,15 @@ def samples_come_from_the_present_weights(remote):
     assert found.truncated
 
 
+def prompts_of_one_seed_get_different_answers(remote):
+    """Check that an answer depends only on its seed and place, and that the first one is that of the seed itself."""
+    asked = [TOKENS[:3]] * 3, 2, Sampling(max_tokens=6)
+    found = remote.sample(*asked, seed=5)
+    assert len({tuple(answer.ids) for group in found for answer in group}) == 6
+    assert remote.sample(*asked, seed=5) == found
+    assert remote.sample(asked[0][:1], *asked[1:], seed=5) == found[:1]
+
+
 def a_saved_state_continues(remote):
     step(remote)
     path = remote.save_state("half")
@@ -130,6 +139,7 @@ if __name__ == "__main__":
     for program in (
         a_loop_gives_the_same_here_and_there,
         samples_come_from_the_present_weights,
+        prompts_of_one_seed_get_different_answers,
         a_saved_state_continues,
         a_gradient_that_is_not_finite_is_skipped,
     ):

@@ -6,6 +6,7 @@ from typing import Any
 import tinker
 from tinker import types
 
+from operant import streams
 from operant.language.engines.protocol import Completion, Sampling
 from operant.scale.batches import Datum, Loss, check
 from operant.scale.trainer import Adam, Forward
@@ -69,15 +70,9 @@ class RemoteTrainer:
         """See `Trainer`."""
         if self._sampler is None:
             self._sampler = self._client.save_weights_and_get_sampling_client().result()
-        params = types.SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k or -1,
-            top_p=sampling.top_p,
-            seed=seed,
-        )
         waiting = [
-            self._sampler.sample(types.ModelInput.from_ints(list(prompt)), num_samples, params) for prompt in prompts
+            self._sampler.sample(types.ModelInput.from_ints(list(prompt)), num_samples, _params(sampling, seed, index))
+            for index, prompt in enumerate(prompts)
         ]
         return [[_completion(found) for found in each.result().sequences] for each in waiting]
 
@@ -116,6 +111,17 @@ def _inputs(datum: Datum) -> dict[str, Any]:
 def _found(output: types.ForwardBackwardOutput) -> Forward:
     log_probs = [from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
     return Forward(output.metrics.get("loss:sum", float("nan")), log_probs)
+
+
+def _params(sampling: Sampling, seed: int | None, index: int) -> types.SamplingParams:
+    """Return the options of a prompt, with its own seed: a request has one prompt, and equal seeds equal numbers."""
+    return types.SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k or -1,
+        top_p=sampling.top_p,
+        seed=streams.integer(seed, "samples", index) if seed is not None and index else seed,
+    )
 
 
 def _completion(found: types.SampledSequence) -> Completion:

@@ -6,6 +6,7 @@ this process, or a client of a service (`operant.scale.remote`), such as `operan
 (`operant.scale.tinker_server`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -33,7 +34,11 @@ MICRO_BATCH_TOKENS = 16_384
 
 @dataclass(frozen=True)
 class Adam:
-    """Hyperparameters of a step of AdamW (Loshchilov and Hutter 2019), with the defaults of the Tinker API."""
+    """Hyperparameters of a step of AdamW (Loshchilov and Hutter 2019), with the defaults of the Tinker API.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
 
     learning_rate: float = 1e-4
     """Learning rate."""
@@ -47,6 +52,16 @@ class Adam:
     """Decoupled weight decay, multiplied by the learning rate."""
     grad_clip_norm: float = 0.0
     """Maximum norm of the gradient; 0: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        for name, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {value}")
+        if self.beta1 >= 1 or self.beta2 >= 1 or not self.eps:
+            raise ValueError(
+                f"beta1 and beta2 must be below 1 and eps above 0, got {self.beta1}, {self.beta2} and {self.eps}"
+            )
 
 
 class Forward(NamedTuple):
