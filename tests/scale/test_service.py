@@ -242,3 +242,19 @@ def test_completions_end_after_a_stop_sequence():
     assert shortened(given, [97], Letters()) == Completion([97], [-1.0], False)
     assert shortened(given, ["x"], Letters()) is given
     assert shortened(given, [], Letters()) is given
+    assert shortened(given, ["bc", 98], Letters()) == Completion([97, 98], [-1.0, -2.0], False)
+
+
+def test_stop_sequences_of_long_completions_are_found_in_few_steps():
+    decoded = []
+
+    class Letters:
+        def decode(self, ids, **_):
+            decoded.append(len(ids))
+            return "".join(chr(i) for i in ids)
+
+    given = Completion([97, 98] * 5000, [-1.0] * 10_000, True)
+    assert shortened(given, ["x"], Letters()) is given
+    assert decoded == [10_000]
+    assert len(shortened(given._replace(ids=[*given.ids[:9000], 120, *given.ids[9001:]]), ["x"], Letters()).ids) == 9001
+    assert len(decoded) < 30

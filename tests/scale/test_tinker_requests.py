@@ -1,10 +1,14 @@
 """Bodies and options of requests of the Tinker API."""
 
+import asyncio
 import gzip
+import time
 
 import pytest
 
 pytest.importorskip("starlette")
+
+from starlette.requests import Request
 
 from operant.language.engines.protocol import Sampling
 from operant.scale import tinker_requests
@@ -23,6 +27,22 @@ def test_sampling_requests_are_parsed():
         read_sampling({"stop": []})
     with pytest.raises(ValueError, match="temperature"):
         read_sampling({"temperature": -1})
+    for empty in ("", ["a", ""]):
+        with pytest.raises(ValueError, match="empty string, which would end every completion"):
+            read_sampling({"stop": empty})
+
+
+def test_bodies_in_many_parts_take_time_in_proportion():
+    parts = [bytes([i % 251]) * 4096 for i in range(10_000)]
+    left = [{"type": "http.request", "body": part, "more_body": part is not parts[-1]} for part in reversed(parts)]
+
+    async def receive():
+        return left.pop()
+
+    started = time.perf_counter()
+    body = asyncio.run(tinker_requests.read_body(Request({"type": "http", "headers": []}, receive)))
+    assert body == b"".join(parts)
+    assert time.perf_counter() - started < 10
 
 
 def test_compressed_bodies_are_read_up_to_the_limit(monkeypatch):

@@ -187,6 +187,14 @@ def test_other_bases_and_optimizers_are_errors(service, verb):
         getattr(api, verb)({**given, "base_model": "tiny", "optimizer_config": {"type": "dimuon"}})
 
 
+def test_layers_that_would_be_trained_nevertheless_are_errors(service):
+    api = tinker_server.Api(service, KEY)
+    session = api._create_session({})["session_id"]
+    given = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"train_mlp": False}}
+    with pytest.raises(ValueError, match="train_mlp=False is not supported here: an adapter has all linear layers"):
+        api._create_model(given)
+
+
 def test_metadata_of_sessions_and_models_are_accepted(service):
     """Programs label what they create; nothing is computed from it."""
     api, metadata = tinker_server.Api(service, KEY), {"user_metadata": {"experiment": "one"}}

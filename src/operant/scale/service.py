@@ -3,6 +3,7 @@
 import itertools
 import json
 import secrets
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -375,10 +376,17 @@ def _keep_last(count: int, found: dict[str, Any]) -> None:
 
 def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], tokenizer: Any) -> Completion:
     """Return a completion up to the end of the first stop sequence in it."""
-    by_text = any(isinstance(each, str) for each in stop)
-    for end in range(1, len(completion.ids) + 1):
-        ids = completion.ids[:end]
-        text = tokenizer.decode(ids, skip_special_tokens=False) if by_text else ""
-        if any(each in text if isinstance(each, str) else ids[-1] == each for each in stop):
-            return completion._replace(ids=ids, log_probs=completion.log_probs[:end], truncated=False)
-    return completion
+    texts = [each for each in stop if isinstance(each, str)]
+
+    def ended(end: int) -> bool:
+        text = tokenizer.decode(completion.ids[:end], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return any(each in text for each in texts)
+
+    count = len(completion.ids)
+    ends = [end for end, token in enumerate(completion.ids, 1) if token in stop][:1]
+    if texts and ended(count):
+        ends.append(1 + bisect_left(range(1, count + 1), True, key=ended))
+    if not ends:
+        return completion
+    ids, log_probs = completion.ids[: min(ends)], completion.log_probs[: min(ends)]
+    return completion._replace(ids=ids, log_probs=log_probs, truncated=False)

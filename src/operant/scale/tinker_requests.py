@@ -20,11 +20,12 @@ async def read_body(request: Request) -> bytes:
     Raises:
         ValueError: the body is too long, or its compression is not supported.
     """
-    body = b""
+    received = bytearray()
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
+        received += chunk
+        if len(received) > MOST_BYTES:
             raise ValueError(f"the body of a request may have at most {MOST_BYTES} bytes")
+    body = bytes(received)
     encoding = request.headers.get("content-encoding", "identity")
     if encoding == "gzip":
         return unzipped(body)
@@ -89,4 +90,6 @@ def read_sampling(given: Mapping[str, Any], room: int | None = None) -> tuple[Sa
         top_p=float(given.get("top_p", 1.0)),
     )
     stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    if "" in stops:
+        raise ValueError("stop has an empty string, which would end every completion; leave it out")
     return sampling, stops, given.get("seed")

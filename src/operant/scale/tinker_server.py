@@ -195,6 +195,11 @@ class Api:
         model = self._model_of(body)
         lora: dict[str, Any] = body.get("lora_config") or {}
         self._require_served(body)
+        if skipped := [name for name in ("train_attn", "train_mlp") if lora.get(name) is False]:
+            raise ValueError(
+                f"{skipped[0]}=False is not supported here: an adapter has all linear layers except the output layer; "
+                f"leave {skipped[0]} out"
+            )
         base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
 
         def work() -> Any:
