@@ -54,6 +54,14 @@ def test_an_adapter_is_loaded_onto_its_base_and_trained_further(adapter, model_f
     torch.testing.assert_close(Reference(model).log_probs(BATCH), expected, atol=1e-5, rtol=0)
 
 
+def test_a_folder_may_be_named_from_the_home_folder(adapter, model_folder, monkeypatch):
+    folder, expected = adapter
+    monkeypatch.setenv("HOME", str(folder.parent))
+    torch.testing.assert_close(log_probs(load(ModelOptions(model=f"~/{folder.name}"), seed=0)), expected)
+    monkeypatch.setenv("HOME", model_folder)
+    assert load(ModelOptions(model="~"), seed=0).vocabulary == load(ModelOptions(model=model_folder), seed=0).vocabulary
+
+
 def test_a_new_adapter_stands_on_the_merged_old_one(adapter):
     folder, expected = adapter
     model = load(ModelOptions(model=str(folder), lora_r=3), seed=0)

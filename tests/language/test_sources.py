@@ -51,6 +51,13 @@ def test_files_of_all_formats_hold_the_same_rows(written, suffix):
     assert rows_of(path) == rows_of(str(path)) == ROWS
 
 
+def test_a_file_may_be_named_from_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    for name in ("~/rows.jsonl", Path("~/rows.jsonl")):
+        assert [row for _, row in read(name, split="train")] == [{"prompt": "a"}]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
 def test_nested_columns_survive(written, suffix):
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": True}]

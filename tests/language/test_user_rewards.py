@@ -51,6 +51,14 @@ def lengths(completions, log_metric):
 """
 
 
+def test_a_file_may_be_named_from_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.py").write_text("def reward(completions, answer):\n    return [1.0 for _ in completions]\n")
+    reward = user_function("~/mine.py:reward")
+    assert vars(reward)["required_columns"] == ["answer"]
+    assert reward(completions=["a"], answer=["b"]) == [1.0]
+
+
 def test_columns_that_a_function_does_not_name_may_have_any_values(tmp_path):
     (tmp_path / "times.py").write_text(TIMES)
     when = [datetime.date(2026, 1, 2)]

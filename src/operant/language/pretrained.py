@@ -65,8 +65,9 @@ def pretrained(
     Raises:
         ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
     """
-    name = options.model
-    if is_path(name) and not Path(name).expanduser().is_dir():
+    name = str(Path(options.model).expanduser()) if options.model.startswith("~") else options.model
+    options = replace(options, model=name)
+    if is_path(name) and not Path(name).is_dir():
         what = "it is a file, not the folder of a model" if Path(name).is_file() else "there is no such folder"
         raise _unloadable(options, FileNotFoundError(what), others)
     found = _adapter_config(name)

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import importlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -47,11 +48,12 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
         ValueError: the file is unreadable, or contains other data than examples.
     """
     if isinstance(source, str | Path):
-        path = Path(source)
+        name = os.path.expanduser(source)  # noqa: PTH111 - keeps a name on the Hub as it is
+        path = Path(name)
         if path.is_file():
             yield from _read_file(path, split)
             return
-        rows, name = _from_datasets(str(source), path, split), str(source)
+        rows = _from_datasets(name, path, split)
     else:
         rows, name = source, "the data"
     parts: Any = rows

@@ -31,7 +31,7 @@ def user_function(
     """
     sandbox = Sandbox(target, seconds=seconds, workers=workers, memory=memory)
     sandbox.start()
-    needed, accepted = _parameters(target)
+    needed, accepted = _parameters(sandbox.target)
 
     def reward(
         completions: Sequence[Any],
