@@ -139,6 +139,15 @@ def test_a_call_that_ends_its_process_gives_the_fallback(sandbox):
         assert leave.call(0, fallback=0.5) == 0.5
 
 
+def test_the_exit_code_of_a_call_that_ends_python_is_reported(tmp_path):
+    """Do not report the signal that stops a process which takes a while to end."""
+    (tmp_path / "end.py").write_text("import sys\ndef end(code):\n    sys.exit(code)\n")
+    with Sandbox(f"{tmp_path / 'end.py'}:end") as sandbox:
+        for code in range(2, 5):
+            with pytest.warns(RuntimeWarning, match=rf"died \(exit code {code}\)"):
+                assert sandbox.call(code) is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
 def test_a_call_with_too_much_memory_gives_the_fallback(sandbox):
     hog = sandbox("hog", memory=1 << 30)

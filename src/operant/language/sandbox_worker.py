@@ -150,8 +150,12 @@ def _set_alarm(seconds: float) -> None:
 
 
 def _take_channels() -> tuple[TextIO, TextIO]:
-    """Return copies of standard input and output, and redirect the originals."""
-    calls, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Return copies of standard input and output, and redirect the originals.
+
+    That of the output is closed only by the end of the process, when its exit code is known.
+    """
+    calls = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", closefd=False)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
