@@ -102,6 +102,15 @@ def test_the_oldest_turns_are_forgotten_when_there_is_no_room(tiny):
     assert conversation.last.prompt_ids == ids
 
 
+def test_long_answers_leave_room_for_earlier_turns(tiny):
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(4000, temperature=0), seed=0)
+    conversation.messages = [{"role": "user", "content": "a" * 40}, {"role": "assistant", "content": "b"}]
+    pieces = conversation.answer("1+1=")
+    next(pieces)
+    pieces.close()
+    assert [len(message["content"]) for message in conversation.last.prompt] == [40, 1, 4]
+
+
 @pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "accepts at most 2048")])
 def test_an_invalid_prompt_is_rejected_and_forgotten(tiny, text, message):
     conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), seed=0)

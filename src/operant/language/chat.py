@@ -106,14 +106,18 @@ class Conversation:
             self.last = Answer(prompt, prompt_ids, written, ids, not ids or ids[-1] not in model.stop)
 
     def _prompt(self, message: Message) -> tuple[Text, list[int], int]:
-        """Return the prompt with a new message, its ids, and the tokens left; the oldest turns may be dropped."""
+        """Return the prompt with a new message, its ids, and the tokens left.
+
+        The oldest turns are dropped if they leave too little room for the answer: its maximum, or half of the context.
+        """
         tokenizer = self.speaker.model.tokenizer
         limit = _most_tokens(self.speaker.model)
+        room = min(self.sampling.max_tokens, limit // 2)
         kept = [*self.messages, message] if self.speaker.in_turns else [message]
         while True:
             prompt = kept if self.speaker.in_turns else message["content"]
             ids = encode_prompt(tokenizer, prompt)
-            if len(ids) + self.sampling.max_tokens <= limit or len(kept) == 1:
+            if len(ids) + room <= limit or len(kept) == 1:
                 break
             kept = kept[2:]
         if len(ids) >= limit:
