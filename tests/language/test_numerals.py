@@ -207,6 +207,13 @@ def test_powers_of_expressions_are_compared_as_expressions():
     assert stated_number(r"3\,\text{cm}^2") == stated_number("3^{1}") == 3
 
 
+@pytest.mark.parametrize("factor", "xyeruvw")
+def test_a_multiple_of_a_variable_is_no_number(factor):
+    pytest.importorskip("math_verify")
+    assert stated_number(f"6{factor}") is None
+    assert rate(find("accuracy"), [rf"\boxed{{6{factor}}}", r"\boxed{6}"], f"6{factor}") == [1, 0]
+
+
 def test_blanks_after_a_command_take_no_time():
     """Match them in one way only; several take seconds."""
     started = time.perf_counter()

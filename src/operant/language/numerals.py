@@ -76,7 +76,7 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _UNIT = re.compile(rf"(?:[A-Za-z°%{_CURRENCY}¢.'*`\"/\s)]|(?<=[A-Za-z])-(?=[A-Za-z]))*")
-_VARIABLE = re.compile(r"\s*(?:[xyznijab]|pi)\W*")
+_VARIABLE = re.compile(r"\s*(?:[abeijnqruvwxyz]|pi)\W*")
 _LEFT_OF_EQUAL = re.compile(r"[^\d<>≤≥\\]*|[^A-Za-z<>≤≥\\]*(?:\\(?:times|cdot|div)[^A-Za-z<>≤≥\\]*)*")
 _EQUAL = re.compile(r"=|≈|\\approx(?![a-z])")
 
