@@ -1,5 +1,6 @@
 """The four verbs in this process: losses against numbers worked by hand, steps against torch, exact states."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,6 +42,16 @@ def test_log_probs_are_those_of_any_targets(trainer):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
     total = -(expected[0].sum() + expected[1][0] + 0.5 * expected[1][1] + 2.0 * expected[2][0])
     assert found.loss == pytest.approx(total.item(), rel=1e-5)
+
+
+def test_batches_and_prompts_may_be_arrays_and_iterators(trainer):
+    expected = trainer.forward([datum(weights=[1.0] * 7)], "cross_entropy")
+    for kind in (np.array, torch.tensor):
+        given = Datum(*map(kind, datum()[:2]), weights=kind([1.0] * 7))
+        found = trainer.forward((each for each in [given]), "cross_entropy")
+        assert found.loss == expected.loss
+        asked = 2, Sampling(max_tokens=3)
+        assert trainer.sample([kind(TOKENS)], *asked, seed=1) == trainer.sample([TOKENS], *asked, seed=1)
 
 
 @pytest.mark.parametrize(

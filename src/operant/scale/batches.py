@@ -58,7 +58,7 @@ def check(data: Sequence[Datum], loss: str) -> None:
     if not data:
         raise ValueError("a batch needs at least one datum")
     for index, datum in enumerate(data):
-        if not datum.tokens:
+        if not len(datum.tokens):  # of an array, too
             raise ValueError(f"datum {index} has no tokens")
         for name in ("target_tokens", *NEEDS[loss]):
             values: Sequence[float] | None = getattr(datum, name)

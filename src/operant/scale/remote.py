@@ -50,11 +50,13 @@ class RemoteTrainer:
 
     def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
+        data = list(data)
         check(data, loss)
         return _found(self._client.forward(_data(data), loss, dict(config or {})).result())
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
+        data = list(data)
         check(data, loss)
         return _found(self._client.forward_backward(_data(data), loss, dict(config or {})).result())
 

@@ -204,6 +204,7 @@ class LocalTrainer:
         differentiate: Callable[[Tensor], object],
     ) -> Forward:
         """Compute the loss of a batch; `differentiate` is called with that of each micro-batch."""
+        data = list(data)
         check(data, loss)
         check_tokens(data, self.model.vocabulary, self.model.context)
         thresholds = thresholds_of(loss, config or {})
@@ -252,6 +253,7 @@ class LocalTrainer:
         self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
     ) -> list[list[Completion]]:
         """See `Trainer`."""
+        prompts = [list(prompt) for prompt in prompts]
         for index, prompt in enumerate(prompts):
             check_prompt(prompt, sampling.max_tokens, self.model.vocabulary, self.model.context, of=f"prompt {index}")
         if seed is None:
