@@ -94,6 +94,13 @@ def test_a_template_that_rewrites_earlier_turns_is_rejected(make_words):
     assert marked(words, [QUESTION, thinking]) == "<think>the</think>cat<|im_end|>"
 
 
+def test_a_conversation_that_the_assistant_starts_is_an_error(words):
+    with pytest.raises(
+        ValueError, match=r"starts with a message of the assistant.* put a system or user message first"
+    ):
+        assistant_turns(words, [ANSWER, QUESTION, ANSWER], tools=None)
+
+
 def test_the_turns_of_the_assistant_are_found(words):
     other = {"role": "assistant", "content": "yes"}
     assert marked(words, [QUESTION, ANSWER, QUESTION, other]) == "sat on<|im_end|>\nyes<|im_end|>\n"

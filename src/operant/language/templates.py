@@ -244,6 +244,11 @@ def _added_turns(
     chat_template_kwargs: Mapping[str, Any] | None,
 ) -> tuple[list[int], list[bool]]:
     """Find the assistant's turns from the text that each turn adds."""
+    if messages[0]["role"] == "assistant":
+        raise ValueError(
+            "the conversation starts with a message of the assistant, and templates render nothing before it: put a "
+            "system or user message first, or leave it out"
+        )
     given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
     full = render(tokenizer, messages, **given)
     cuts = [0]  # starts and ends of turns, alternating
