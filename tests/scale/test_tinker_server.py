@@ -1,6 +1,7 @@
 """The Tinker API, called by its official SDK over a real socket."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -185,6 +186,14 @@ def test_other_bases_and_optimizers_are_errors(service, verb):
         getattr(api, verb)({**given, "base_model": "other"})
     with pytest.raises(ValueError, match="there is no optimizer 'dimuon' here; adamw is"):
         getattr(api, verb)({**given, "base_model": "tiny", "optimizer_config": {"type": "dimuon"}})
+
+
+@pytest.mark.parametrize("wrong", [{"lora_config": [1]}, {"model_seq_id": math.inf}])
+def test_fields_of_wrong_types_are_errors_of_the_client(service, wrong):
+    client = TestClient(tinker_server.make_app(service, KEY), headers={"X-Api-Key": KEY})
+    session = client.post("/api/v1/create_session", json={}).json()["session_id"]
+    body = json.dumps({"session_id": session, "model_seq_id": 0, "base_model": "tiny", **wrong})
+    assert client.post("/api/v1/create_model", content=body).status_code == 422
 
 
 def test_layers_that_would_be_trained_nevertheless_are_errors(service):
