@@ -58,6 +58,11 @@ def test_without_weights_each_counts_once():
 def test_functions_of_one_name_are_distinguished():
     assert ask(lengths, lengths, lengths).names == ("lengths", "lengths_2", "lengths_3")
 
+    def lengths_2(completions):
+        return lengths(completions)
+
+    assert ask(lengths, lengths, lengths_2).names == ("lengths", "lengths_2", "lengths_2_2")
+
 
 def test_functions_are_given_prompts_completions_tokens_and_columns():
     seen = {}

@@ -9,6 +9,7 @@ receives the arguments in its signature, or all of them if it has `**kwargs`.
 
 import asyncio
 import inspect
+import itertools
 import math
 import numbers
 import warnings
@@ -265,11 +266,10 @@ def text_of(completion: Any) -> str:
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
     """Return unique names, with numbers appended to duplicates."""
-    seen: dict[str, int] = {}
     result: list[str] = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        result.append(next(found for found in itertools.chain([name], others) if found not in result))
     return tuple(result)
 
 
