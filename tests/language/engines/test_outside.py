@@ -40,6 +40,10 @@ class Mine:
             return found[1:]
         if self.fault == "bare":
             return [[Completion(c.ids, c.log_probs[:-1], c.truncated) for c in answers] for answers in found]
+        if self.fault == "endless":
+            return [[c._replace(truncated=False) for c in answers] for answers in found]
+        if self.fault == "foreign":
+            return [[c._replace(ids=[*c.ids[:-1], 99]) for c in answers] for answers in found]
         return found
 
     def update(self, model):
@@ -176,6 +180,8 @@ def test_weights_are_sent_by_engines_that_can(mine, make_model):
     [
         ("fewer", "returned 2 completions of 1 prompts, expected 2 of each of 2"),
         ("bare", "returned a completion of .* tokens with .* log-probabilities, expected 1 to 5 with one each"),
+        ("endless", "ends in the token .* and is not truncated, expected one of .* keep the end of sequence"),
+        ("foreign", "returned tokens from .* to 99, expected 0 to 98: it has another model"),
     ],
 )
 def test_an_answer_of_another_shape_is_named(mine, make_model, fault, message):

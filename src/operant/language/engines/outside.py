@@ -134,6 +134,17 @@ class OutsideEngine:
                     f"{self.name} returned a completion of {length} tokens with {len(completion.log_probs)} "
                     f"log-probabilities, expected 1 to {sampling.max_tokens} with one each"
                 )
+            if min(completion.ids) < 0 or max(completion.ids) >= self.model.vocabulary:
+                raise ValueError(
+                    f"{self.name} returned tokens from {min(completion.ids)} to {max(completion.ids)}, expected 0 to "
+                    f"{self.model.vocabulary - 1}: it has another model"
+                )
+            if not completion.truncated and completion.ids[-1] not in self.model.stop:
+                raise ValueError(
+                    f"{self.name} returned a completion that ends in the token {completion.ids[-1]} and is not "
+                    f"truncated, expected one of {sorted(self.model.stop)} at its end: keep the end of sequence, "
+                    "without which no policy learns to stop"
+                )
 
     @torch.no_grad()
     def _compare(
