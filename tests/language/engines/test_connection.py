@@ -1,3 +1,4 @@
+import re
 import socket
 import threading
 import time
@@ -126,6 +127,12 @@ def test_a_server_that_does_not_answer(listen):
 @pytest.mark.parametrize("address", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", ""])
 def test_an_address_that_is_none(address):
     with pytest.raises(ValueError, match=r"must be a URL such as http://127\.0\.0\.1:8000, got"):
+        Connection(address)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1"])
+def test_an_address_that_cannot_be_read_is_named(address):
+    with pytest.raises(ValueError, match=re.escape(f"must be a URL, got {address!r}")):
         Connection(address)
 
 

@@ -46,18 +46,22 @@ class Connection:
     """
 
     def __init__(self, address: str, *, seconds: float = 600.0, attempts: int = 3):
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(address)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:  # of its port, or of the brackets of IPv6
+            raise ValueError(f"the address of a server must be a URL, got {address!r}: {error}") from None
+        if parts.scheme not in ("http", "https") or not host:
             raise ValueError(f"the address of a server must be a URL such as http://127.0.0.1:8000, got {address!r}")
         if not seconds > 0 or attempts < 1:
             raise ValueError(f"seconds must be above 0 and attempts at least 1, got {seconds} and {attempts}")
         self.address, self.seconds, self.attempts = address.rstrip("/"), seconds, attempts
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._secure, self._host, self._port = parts.scheme == "https", host, port
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             self._headers["Authorization"] = f"Bearer {key}"
-        if not self._secure and not loopback(parts.hostname):
+        if not self._secure and not loopback(host):
             warnings.warn(
                 f"traffic with {address} is not encrypted: use https, or a tunnel to 127.0.0.1",
                 RuntimeWarning,
