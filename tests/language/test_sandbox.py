@@ -148,6 +148,18 @@ def test_the_exit_code_of_a_call_that_ends_python_is_reported(tmp_path):
                 assert sandbox.call(code) is None
 
 
+def test_a_function_may_start_processes_that_import_its_file(tmp_path):
+    (tmp_path / "my_doubles.py").write_text(
+        "import multiprocessing\n"
+        "def double(number):\n    return 2 * number\n"
+        "def doubled(numbers):\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        return pool.map(double, numbers)\n"
+    )
+    with Sandbox(f"{tmp_path / 'my_doubles.py'}:doubled", seconds=60) as sandbox:
+        assert sandbox.call([1, 2]) == [2, 4]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
 def test_a_call_with_too_much_memory_gives_the_fallback(sandbox):
     hog = sandbox("hog", memory=1 << 30)

@@ -49,8 +49,10 @@ def load(target: str) -> Callable[..., Any]:
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
         path = Path(where).resolve()
+        # The name of the file, by which its own processes import it, unless a file named random.py would hide a module.
+        own = path.stem.isidentifier() and path.stem not in sys.modules and importlib.util.find_spec(path.stem) is None
+        name_of_module = path.stem if own else f"sandboxed_{path.stem}"
         sys.path.insert(0, str(path.parent))
-        name_of_module = f"sandboxed_{path.stem}"  # so that a file named random.py does not hide the module
         loader = _CurrentSource(name_of_module, str(path))
         spec = importlib.util.spec_from_file_location(name_of_module, path, loader=loader)
         if spec is None:
