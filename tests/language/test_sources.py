@@ -51,6 +51,13 @@ def test_files_of_all_formats_hold_the_same_rows(written, suffix):
     assert rows_of(path) == rows_of(str(path)) == ROWS
 
 
+def test_a_json_file_may_have_a_single_conversation(tmp_path):
+    """Do not take its list of messages for a split."""
+    path, row = tmp_path / "rows.json", {"messages": [{"role": "user", "content": "a"}]}
+    path.write_text(json.dumps(row))
+    assert [found for _, found in read(path, split="train")] == [row]
+
+
 def test_a_file_may_be_named_from_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')

@@ -172,7 +172,7 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     except RecursionError as error:
         raise ValueError(f"{path}: it is nested too deeply") from error
     parts = cast(dict[str, Any], content) if isinstance(content, dict) else {}
-    if parts and all(isinstance(part, list) for part in parts.values()):
+    if parts and all(isinstance(part, list) and not _are_messages(part) for part in parts.values()):
         if not all(isinstance(row, Mapping) for part in parts.values() for row in part):
             raise ValueError(
                 f"{path} is an object of the lists {', '.join(map(repr, parts))}, which are columns, expected a list "
