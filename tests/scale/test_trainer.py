@@ -258,8 +258,17 @@ def test_wrong_states_are_named(trainer, tmp_path):
 
 def test_models_of_16_bits_are_rejected(tmp_path):
     model = load(ModelOptions(model="tiny", dtype="bfloat16"), seed=0)
-    with pytest.raises(ValueError, match="load it with dtype='float32'"):
+    with pytest.raises(ValueError, match="load them with dtype='float32'"):
         LocalTrainer(model, tmp_path)
+
+
+def test_an_adapter_of_a_model_in_bfloat16_is_trained(tmp_path):
+    model = load(ModelOptions(model="tiny", dtype="bfloat16", lora_r=2), seed=0)
+    trainer = LocalTrainer(model, tmp_path)
+    before = trainer.forward_backward([datum(weights=[1.0] * 7)], "cross_entropy").loss
+    trainer.optim_step(Adam(learning_rate=1e-2))
+    assert trainer.forward([datum(weights=[1.0] * 7)], "cross_entropy").loss < before
+    assert len(trainer.sample([TOKENS], 2, Sampling(3))[0]) == 2
 
 
 def test_a_run_is_named_by_its_folder(tmp_path):

@@ -166,8 +166,9 @@ class LocalTrainer:
     """
 
     def __init__(self, model: LanguageModel, folder: str | Path = "states", *, seed: int = 0) -> None:
-        if model.dtype != torch.float32:
-            raise ValueError(f"the model computes in {model.dtype}; load it with dtype='float32', or train an adapter")
+        narrow = next((value.dtype for value in model.trained().values() if value.dtype != torch.float32), None)
+        if narrow is not None:
+            raise ValueError(f"the trained weights are {narrow}; load them with dtype='float32', or train an adapter")
         self.model, self.folder, self.seed = model, Path(folder), seed
         self.tokenizer = model.tokenizer
         self.steps = self._samples = 0
