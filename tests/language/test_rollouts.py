@@ -218,6 +218,17 @@ def test_functions_know_how_far_training_is(make_sampler, make_model):
     assert "seen" not in reward_metrics(Rollout.join([whole.take([0]), whole.take([])])), "the others were counted, too"
 
 
+def test_functions_that_log_do_not_replace_the_metrics_of_training():
+    def logging(completions, log_metric):
+        log_metric("reward", 99.0)
+        log_metric("seen", 3.0)
+        return [1.0 for _ in completions]
+
+    answers = Answers([Prompt([1, 3], {"prompt": "a"})], [Completion([7, 2], [-1.0, -1.0], False)], ["x"])
+    found = reward_metrics(Rollout(answers, judge(combine([logging]), answers), 1))
+    assert (found["reward"], found["seen"]) == (1.0, 3.0)
+
+
 def test_reward_functions_are_given_what_the_rows_have():
     seen = {}
 

@@ -396,14 +396,14 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def reward_metrics(rollout: Rollout) -> dict[str, float]:
-    """Compute means and standard deviations of rewards, under TRL's names."""
+    """Compute means and standard deviations of rewards, under TRL's names, and the means that functions have logged."""
     judged, groups = rollout.judged, zip(rollout.rewards(), rollout.valid(), strict=True)
     spreads = [rewards[valid].std() for rewards, valid in groups if valid.sum() > 1]
     means = floats(judged.table.nanmean(0))
     return {
+        **judged.metrics,  # first, since a function may log under a name below
         "reward": float(judged.total.nanmean()),
         "reward_std": float(torch.stack(spreads).mean()) if spreads else float("nan"),
         "health/missing_rewards": float((~judged.valid).sum()),
         **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
-        **judged.metrics,
     }
