@@ -192,6 +192,8 @@ def test_every_dress_of_every_right_answer(name, share):
         (r"9^{\frac12}", None),
         ("9^(1/2)", None),
         ("2^{2^3}", None),
+        ("4^0.5", None),
+        ("4^2.", 16),
     ],
 )
 def test_numbers_in_a_text(text, number):

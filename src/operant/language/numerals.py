@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     | (?P<sign>(?<![\d.)\]a-z{_HOLE}])[-+](?=[{_CURRENCY}]?[\d.]))?[{_CURRENCY}]?
       (?:(?P<whole>\d+)\s+(?=\d+\s*/\s*\d))?                     # 1 1/2
       (?P<number>{_SCIENTIFIC})
-      (?:\s*\^\s*(?P<power>-?\d+)
+      (?:\s*\^\s*(?P<power>-?\d+)(?!\.?\d)
         | \s*(?:\\times|\\cdot|[×·*x])\s*10\s*\^\s*(?P<ten>[-+]?\d+))?
       (?:\s*/\s*(?P<divisor>[-+]?(?:{_SCIENTIFIC})))?
       (?P<scale>\s*(?:hundred|thousand|million|billion|trillion)\b|k\b)?
