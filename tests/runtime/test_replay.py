@@ -442,3 +442,21 @@ def test_extra_tensors_are_amended_and_written_again():
     after = [part.mark for part in held.state_dict()["segments"]]
     assert after[0] is not marks[0]
     assert after[1] is marks[1]
+
+
+def test_the_last_value_of_a_repeated_place_is_kept_with_any_number_of_threads():
+    """Several threads write the values of many repeated places in any order."""
+    held, samples = Replay(seeds=1, rows=2, capacity=200), 100_000
+    played = rollout(100, 1, 2)
+    held.add(replace(played[0], extras={"value": torch.zeros(100, 1, 2)}), played[1])
+    index = torch.randint(200, (1, samples), generator=torch.Generator().manual_seed(0))
+    values = torch.arange(samples, dtype=torch.float32).unsqueeze(0)
+    expected = torch.zeros(200).scatter_reduce_(0, index[0], values[0], "amax")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for _ in range(20):
+            held.amend(index, {"value": values})
+            assert torch.equal(held.fields["extras.value"].flatten(), expected)
+    finally:
+        torch.set_num_threads(threads)

@@ -189,12 +189,13 @@ class Replay:
     def amend(self, index: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Replace extra tensors of the steps at `index [S, M]`, by name, `[S, M, ...]`.
 
-        For repeated indices, one of the values is used.
+        For repeated indices, the last of the values is used.
         """
         slots = index.div(self.rows, rounding_mode="floor")
         seeds = torch.arange(self.seeds, device=index.device).unsqueeze(1)
+        last = _last_of_repeats(index)  # several threads write in any order
         for name, extra in extras.items():
-            self.fields[f"{EXTRAS}{name}"][slots, seeds, index % self.rows] = extra
+            self.fields[f"{EXTRAS}{name}"][slots, seeds, index % self.rows] = extra[seeds, last]
         for segment in range(len(self._marks)):  # later segments get their first mark when saved
             if bool((slots.div(SEGMENT, rounding_mode="floor") == segment).any()):
                 self._marks[segment] = object()
@@ -427,6 +428,13 @@ def _finite(entries: Mapping[str, Tensor]) -> Tensor:
             # NaN and Inf times 0 are NaN, and a sum is cheaper than a test of each number.
             sums = sums + (entry * 0.0).reshape(*shape, -1).sum(-1)
     return sums == 0.0
+
+
+def _last_of_repeats(index: Tensor) -> Tensor:
+    """Return the place `[S, M]` at which each index of `[S, M]` occurs in its row for the last time."""
+    ordered, places = index.sort(dim=1, stable=True)
+    ends = torch.searchsorted(ordered, ordered, right=True) - 1
+    return torch.empty_like(places).scatter_(1, places, places.gather(1, ends))
 
 
 def _like(mask: Tensor, entry: Tensor) -> Tensor:
