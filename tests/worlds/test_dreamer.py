@@ -14,6 +14,7 @@ import operant
 from operant import ops
 from operant.envs import make
 from operant.nets import shares
+from operant.runtime.weights import load_weights
 from operant.state import clone
 from operant.worlds import dreamer
 from operant.worlds.dreamer import PRESETS, Dreamer, DreamerConfig, frames_of
@@ -374,6 +375,16 @@ def test_a_run_is_trained_and_evaluated(tmp_path):
         **small,
     )
     assert operant.load(tmp_path / "run").evaluate(2).scores == trained.evaluate(2).scores
+
+
+def test_the_moving_averages_of_another_learner_come_with_its_networks():
+    """Otherwise a trained critic would be held near the average of an untrained one."""
+    first, second = learner(), learner(seeds=(6, 7))
+    first.update(*batch(first))
+    load_weights(second, first.learned)
+    assert torch.equal(second.parameters, first.parameters)
+    assert torch.equal(second.slow, first.slow)
+    assert torch.equal(second.scale, first.scale)
 
 
 def test_a_gradient_is_a_program_that_looks_at_no_numbers():

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import operant
 from operant.envs import make
+from operant.runtime.weights import load_weights
 from operant.state import clone
 from operant.worlds.mrq import MRQ, MRQConfig
 from operant.worlds.representation import Windows
@@ -214,6 +215,18 @@ def test_targets_are_updated_together_and_encoders_learn_between():
     assert found.target_scale is scale
     rewards = found.experience.replay.fields["rewards"][: found.experience.replay.filled]
     assert_close(found.scale, rewards.abs().mean((0, 2)))
+
+
+def test_critics_of_another_learner_keep_their_scale_in_the_first_targets():
+    first, second = learner(), learner()
+    first.iterate()
+    first.scale.fill_(20.0)
+    load_weights(second, first.learned)
+    second.experience.explore(10)
+    second.renew()
+    assert second.target_scale.tolist() == [20.0, 20.0]
+    rewards = second.experience.replay.fields["rewards"][:10]
+    assert_close(second.scale, rewards.abs().mean((0, 2)))
 
 
 def test_a_task_without_rewards_has_the_unit_one():

@@ -164,8 +164,9 @@ class Dreamer(ReplayLearner):
 
     @property
     def learned(self) -> Weights:
-        """The weights of networks and wrappers."""
-        return {"parameters": self.parameters, **learned(self.collector.env)}
+        """The weights of networks and wrappers, and the moving averages of the critic and of the scale of returns."""
+        averages = {"slow": self.slow, "scale": self.scale}
+        return {"parameters": self.parameters, **averages, **learned(self.collector.env)}
 
     @property
     def gradient_steps(self) -> int:

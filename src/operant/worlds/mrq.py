@@ -79,7 +79,8 @@ class MRQ(Resumable):
         experience: the environments and their replay buffer.
         parameters: parameters by name, `[S, P]` each: `encoder`, `policy`, `critics`.
         targets: parameters of the target networks, by the same names.
-        scale: `[S]`, scale of the critics' values, the mean absolute reward at the last target update.
+        scale: `[S]`, scale of the critics' values, the mean absolute reward at the last target update; 0 before the
+            first.
         target_scale: `[S]`, scale of the target critics' values.
 
     Raises:
@@ -124,7 +125,7 @@ class MRQ(Resumable):
         self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
         self.update_streams = streams.of_seeds(seeds, "updates", device=env.device)
         self.support = ops.symexp_support(config.bins, bound=REWARD_BOUND).to(env.device)
-        self.scale, self.target_scale = torch.ones(2, len(seeds), device=env.device)
+        self.scale, self.target_scale = torch.zeros(2, len(seeds), device=env.device)
         self.encoder_losses = torch.zeros(3, len(seeds), device=env.device)
         self.close, self.rollout_steps = self.experience.close, config.train_freq * config.num_envs
         self.consumed = self.updates = 0
@@ -252,8 +253,10 @@ class MRQ(Resumable):
         replay = self.experience.replay
         rewards, valid = (replay.fields[name][: replay.filled] for name in ("rewards", "valid"))
         mean = (rewards.abs() * valid).sum((0, 2)) / valid.sum((0, 2)).clamp(min=1)
-        self.target_scale = self.scale if self.updates else mean.where(mean > 0, 1.0)
-        self.scale = mean.where(mean > 0, 1.0)
+        scale = mean.where(mean > 0, 1.0)
+        # Before the first update, only critics of another run (`--init`) have a scale.
+        self.target_scale = self.scale if self.updates else self.scale.where(self.scale > 0, scale)
+        self.scale = scale
 
     def train_encoder(self, steps: int) -> None:
         """Take gradient steps on encoders and model, on windows of the replay buffer."""
