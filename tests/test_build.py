@@ -90,3 +90,28 @@ def test_pretrained_models_get_all_cores_and_built_in_ones_two_that_sleep(cores,
     large = operant.train("sft", "arithmetic", run=tmp_path / "large", model=str(tmp_path / "model"), **quick)
     assert large.run.resolved()["threads"] == cores
     assert {small, cores} <= set(used)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ({}, {"stoch": 4, "classes": 16}, "stoch is 8 in that run, but 4 in this one"),
+        ({"prior_layers": 3}, {"layers": 2}, "layers is 1 in that run, but 2 in this one"),
+    ],
+)
+def test_weights_of_another_layout_of_the_same_size_are_refused(tmp_path, before, now, message):
+    small = {"num_envs": 1, "num_steps": 4, "sequence_length": 4, "imagined_frames": 1, "learning_starts": 0}
+    small |= {"units": 4, "deter": 4, "budget": 4, "train_ratio": 1.0, "evaluate_episodes": 1, "progress": "silent"}
+    operant.train("dreamer", "CartPole-v1", run=tmp_path / "first", **small, **before)
+    with pytest.raises(ValueError, match=message):
+        operant.train("dreamer", "CartPole-v1", run=tmp_path / "second", init=tmp_path / "first", **small, **now)
+
+
+def test_weights_of_a_model_with_another_activation_are_refused(tmp_path):
+    small = {"learning_starts": 1, "model_gradient_steps": 1, "model_train_freq": 1, "horizon": 1, "progress": "silent"}
+    small |= {"population_size": 2, "num_elites": 1, "budget": 2, "evaluate_episodes": 1}
+    operant.train("pets", "Pendulum-v1", run=tmp_path / "first", **small)
+    with pytest.raises(ValueError, match="model_activation is relu in that run, but tanh in this one"):
+        operant.train(
+            "pets", "Pendulum-v1", run=tmp_path / "second", init=tmp_path / "first", model_activation="tanh", **small
+        )

@@ -40,6 +40,9 @@ NO_WEIGHTS = "give it `learned`, a dictionary of its weights by name (operant.ru
 
 _LAYOUT = (
     *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
+    *("deter", "stoch", "classes", "units", "blocks", "layers", "prior_layers", "head_layers"),
+    *("latent_size", "joint_size", "action_embedding_size", "encoder_hidden_sizes", "critic_hidden_sizes"),
+    *("model_hidden_sizes", "vae_hidden_sizes", "mixture_components"),
 )
 """Fields that determine the architecture and the inputs of networks."""
 
@@ -290,11 +293,11 @@ def _agent(learner: object) -> NetworkAgent | None:
 
 
 def _semantics(learner: Any) -> dict[str, Any]:
-    """Return the activation, and the number of logits of each discrete action component."""
+    """Return the activations, and the number of logits of each discrete action component."""
     agent = _agent(learner)
     config: Any = getattr(learner, "config", None)
-    activation = {"activation": config.activation} if hasattr(config, "activation") else {}
-    return {**activation, "choices": [] if agent is None else list(agent.head.choices)}
+    activations = {name: getattr(config, name) for name in ("activation", "model_activation") if hasattr(config, name)}
+    return {**activations, "choices": [] if agent is None else list(agent.head.choices)}
 
 
 def _layout(learner: Any) -> dict[str, Any]:
