@@ -109,13 +109,15 @@ def test_rounding_never_leads_to_a_place_without_priority():
     assert (index % 7 == 0).all()
 
 
-def test_a_seed_without_anything_to_draw_leaves_the_others_alone():
-    tree = Priorities(seeds=2, capacity=5, alpha=0.6)
+@pytest.mark.parametrize("capacity", [5, 100])
+def test_a_seed_without_anything_to_draw_leaves_the_others_alone(capacity):
+    tree = Priorities(seeds=2, capacity=capacity, alpha=0.6)
     tree.insert(torch.arange(5), torch.tensor([[False] * 5, [True] * 5]))
     index, probabilities = tree.draw(10, streams(0, 1))
     assert not index[0].any()
     assert not probabilities[0].any()
     assert index[1].unique().tolist() == [0, 1, 2, 3, 4]
+    assert tree.draw(2, streams(0, 1), otherwise=3)[0][0].tolist() == [3, 3]
 
 
 def test_seeds_are_independent():

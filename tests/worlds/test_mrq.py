@@ -283,6 +283,26 @@ def test_it_takes_the_configured_number_of_gradient_steps():
     assert found.updates == found.gradient_steps == 32
 
 
+class Broken(Fork):
+    """All rewards are NaN."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, np.nan, *rest
+
+
+def test_training_goes_on_without_a_valid_step():
+    gymnasium.register("test/Broken-v0", Broken)
+    try:
+        found = learner(replace(SMALL, buffer_size=30), task="test/Broken-v0")
+        metrics = [found.iterate() for _ in range(3)]
+    finally:
+        del gymnasium.registry["test/Broken-v0"]
+    assert found.experience.replay.added > found.experience.replay.length
+    assert not metrics[-1]["losses/critic"].any()
+    assert all(part.isfinite().all() for part in found.parameters.values())
+
+
 def test_a_seed_that_diverges_leaves_the_others_alone():
     found, well = learner(), learner()
     for each in (found, well):

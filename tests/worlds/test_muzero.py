@@ -158,6 +158,23 @@ def test_a_dropped_transition_spoils_nothing():
     assert found.replay.fields["extras.policy"].isfinite().all()
 
 
+class Broken(Choosing):
+    """All rewards are NaN."""
+
+    def step(self, action):
+        return self.seen(), np.nan, False, False, {}
+
+
+def test_seeds_without_a_valid_step_learn_nothing_from_prioritized_replay():
+    gymnasium.register("Broken-v0", Broken)
+    found = learner(replace(SMALL, per_alpha=0.6), task="Broken-v0")
+    before = found.parameters.clone()
+    metrics = [found.iterate() for _ in range(8)]
+    assert found.replay.added > found.replay.length
+    assert torch.equal(found.parameters, before)
+    assert not metrics[-1]["health/skipped_updates"].any()
+
+
 def test_values_are_scaled_by_the_range_of_returns():
     """The same difference of values moves the policy less if returns vary more; boards keep their range."""
     found = learner(seeds=(3,))

@@ -97,15 +97,16 @@ class Priorities(DeclaredState):
         blocks = level.view(len(level), -1, FAN)
         return blocks.gather(1, parents.unsqueeze(-1).expand(-1, -1, FAN))
 
-    def draw(self, samples: int, streams: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+    def draw(self, samples: int, streams: Sequence[torch.Generator], *, otherwise: int = 0) -> tuple[Tensor, Tensor]:
         """Draw `samples` slots per seed by stratified sampling.
 
         Args:
             samples: number of samples per seed, M.
             streams: one generator per seed.
+            otherwise: slot for seeds without priorities, which has the probability 0.
 
         Returns:
-            Slots `[S, M]`, and their probabilities `[S, M]`; for seeds without priorities, slot 0 with probability 0.
+            Slots `[S, M]`, and their probabilities `[S, M]`.
         """
         device = self.largest.device
         uniform = torch.stack(
@@ -113,6 +114,7 @@ class Priorities(DeclaredState):
         )
         total = self.levels[-1].sum(1, keepdim=True)
         left = (uniform + torch.arange(samples, device=device)) / samples * total
+        left.masked_fill_(total == 0.0, -1.0)  # leads to slot 0, and not beyond the last one
         index = torch.zeros_like(left, dtype=torch.int64)
         for level in reversed(self.levels):
             sums = self._children(level, index).cumsum(-1)
@@ -122,5 +124,5 @@ class Priorities(DeclaredState):
             before = sums.gather(-1, (child - 1).clamp_(min=0)).masked_fill_(child == 0, 0.0)
             left = (left - before).squeeze(-1)
             index = index * FAN + child.squeeze(-1)
-        index.masked_fill_(total == 0.0, 0)
+        index.masked_fill_(total == 0.0, otherwise)
         return index, self.levels[0].gather(1, index) / total.clamp(min=1e-300)

@@ -67,6 +67,11 @@ class Replay:
         """Number of stored transitions per seed."""
         return self.filled * self.rows
 
+    @property
+    def oldest(self) -> int:
+        """Index of the oldest stored step, of the first environment of a seed."""
+        return (self.added - self.filled) % self.length * self.rows
+
     def numbers(self) -> Tensor:
         """Return `[size]`, for each index the number of its transition among all that a seed ever added."""
         slots = torch.arange(self.filled, device=self.device)

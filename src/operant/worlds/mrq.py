@@ -215,7 +215,8 @@ class MRQ(Resumable):
 
     def _draw(self) -> Tensor:
         """Sample the start indices `[S, M]` of windows by their priorities."""
-        return self.priorities.draw(self.config.batch_size, self.update_streams)[0]
+        oldest = self.experience.replay.oldest  # starts a complete window, also of a seed without valid steps
+        return self.priorities.draw(self.config.batch_size, self.update_streams, otherwise=oldest)[0]
 
     def sample(self) -> Transitions:
         """Sample transitions with n-step returns."""

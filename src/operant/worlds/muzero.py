@@ -383,8 +383,8 @@ class MuZero(BoardGamePlayer, ReplayLearner):
             index = replay.draw_sequences(config.batch_size, config.window, self.streams)
             weights = torch.ones(index.shape, device=self.device)
         else:
-            index, chance = self.priorities.draw(config.batch_size, self.streams)
-            weights = (replay.size * chance).pow(-config.per_beta).float()
+            index, chance = self.priorities.draw(config.batch_size, self.streams, otherwise=replay.oldest)
+            weights = (replay.size * chance).clamp(min=1e-30).pow(-config.per_beta).float()
             weights = weights / weights.amax(1, keepdim=True)
         return self.unroll(replay.take_sequences(index, config.window), weights), index
 
