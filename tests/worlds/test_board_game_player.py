@@ -54,6 +54,20 @@ def test_searches_of_another_number_of_simulations_are_those_of_another_player()
     assert player.planner.simulations == 32
 
 
+def test_positions_are_moved_to_the_device_of_the_networks():
+    class Elsewhere(Solver):
+        device = torch.device("meta")
+
+        def moves(self, positions):
+            assert {part.device.type for part in positions} == {"meta"}
+            return torch.arange(9)[: len(positions.own)]
+
+    player = Elsewhere(1)
+    assert player.reply(SOLVED.game.start(3)).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="is not legal"):
+        player.certify(SOLVED, 0)
+
+
 def test_mistakes_are_counted_only_in_board_games():
     with pytest.raises(ValueError, match=r"only in board games: train e\.g\. operant/TicTacToe-v0"):
         Solver(1, game=None).certificates()

@@ -62,7 +62,7 @@ def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> in
             if action is None:
                 return 0
         else:
-            action = int(opponent.moves(positions))
+            action = int(opponent.reply(positions))
             print(f"The policy plays {action + 1}.")
         positions = game.play(positions, positions.own.new_tensor([action]))
         yours = not yours

@@ -24,12 +24,14 @@ class BoardGamePlayer(ABC):
         planner: settings of the search.
         game: the rules; None if it is not a board game.
         close: function that closes the environments.
+        device: device of the networks.
     """
 
     seeds: list[int]
     planner: Planner
     game: BoardGame | None
     close: Callable[[], None]
+    device: torch.device = torch.device("cpu")
 
     @abstractmethod
     def for_seed(self, seed: int) -> Self:
@@ -37,7 +39,12 @@ class BoardGamePlayer(ABC):
 
     @abstractmethod
     def moves(self, positions: Positions) -> Tensor:
-        """Return the best actions `[S * M]` by search in positions that have not ended."""
+        """Return the best actions `[S * M]` by search in positions that have not ended, on `device`."""
+
+    def reply(self, positions: Positions) -> Tensor:
+        """Return the best actions `[S * M]` by search in positions on any device that have not ended."""
+        own, opponent = (part.to(self.device) for part in positions)
+        return self.moves(Positions(own, opponent)).to(positions.own.device)
 
     def search_with(self, simulations: int) -> None:
         """Search with another number of simulations from now on; it is not saved with the run.
@@ -70,7 +77,7 @@ class BoardGamePlayer(ABC):
 
         def policy(positions: Positions) -> Tensor:
             parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
-            return torch.cat([player.moves(Positions(*part)) for part in parts])
+            return torch.cat([player.reply(Positions(*part)) for part in parts])
 
         return solved.certify(policy, faced_only=faced_only)
 
