@@ -190,3 +190,26 @@ def test_results_of_a_search_can_be_used_in_training():
     scale = torch.ones(3, requires_grad=True)
     (found.tree.states[0] * scale).sum().backward()
     assert_close(scale.grad, found.tree.states[0].sum((0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "needed"), [("gumbel", (1, 4), "2, 4"), ("gumbel", (2, 3), "2, 4"), ("puct", (1, 5), "2, 5")]
+)
+def test_noise_of_another_shape_is_rejected(kind, shape, needed):
+    """The kernels would read beyond its end."""
+    world = World(GOLDEN["tables"])
+    with pytest.raises(ValueError, match=rf"noise must have the shape \[{needed}\], as from planner.noise"):
+        search(Planner(kind=kind, simulations=2), world.root(torch.arange(2)), world, torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("kind", "uct", "kind must be 'gumbel' or 'puct', got 'uct'"),
+        ("simulations", -1, "simulations must be at least 0, got -1"),
+        ("considered", 0, "considered must be at least 1, got 0"),
+    ],
+)
+def test_impossible_settings_are_rejected(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Planner(**{field: value})

@@ -55,8 +55,6 @@ class BoardGamePlayer(ABC):
         Raises:
             ValueError: if it is negative.
         """
-        if simulations < 0:
-            raise ValueError(f"simulations must be at least 0, got {simulations}")
         self.planner = replace(self.planner, simulations=simulations)
 
     @torch.no_grad()

@@ -95,6 +95,9 @@ class Planner:
             the search.
         exploration: share of Dirichlet noise in the prior of the root, for pUCT.
         concentration: concentration of the Dirichlet noise.
+
+    Raises:
+        ValueError: if the kind is unknown, or a number is too small.
     """
 
     kind: Literal["gumbel", "puct"] = "gumbel"
@@ -104,6 +107,14 @@ class Planner:
     value_range: tuple[float, float] | None = None
     exploration: float = 0.25
     concentration: float = 0.3
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        if self.kind not in ("gumbel", "puct"):
+            raise ValueError(f"kind must be 'gumbel' or 'puct', got {self.kind!r}")
+        for name, least in (("simulations", 0), ("considered", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
         """Sample the noise of searches with `shape = [..., A]`.
@@ -150,7 +161,11 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
         root: outputs at the roots; rewards and discounts are ignored.
         model: the rules or the learned model.
         noise: noise of the roots (`Planner.noise`). None: no noise, for the strongest play.
+
+    Raises:
+        ValueError: if the noise has another shape.
     """
+    _require_noise(planner, root.logits.shape, noise)
     sampled = noise is not None and planner.kind == "puct"
     if noise is not None and sampled:
         root = root._replace(logits=_mixed(root.logits, noise[:, :-1], planner.exploration))
@@ -183,6 +198,14 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
         return found
     visits = found.policy.double().cumsum(1)
     return found._replace(actions=torch.searchsorted(visits, noise[:, -1:] * visits[:, -1:], right=True).squeeze(1))
+
+
+def _require_noise(planner: Planner, shape: torch.Size, noise: Tensor | None) -> None:
+    """Check the shape of the noise, because kernels would read beyond the end of a smaller tensor."""
+    batch, actions = shape
+    needed = [batch, actions if planner.kind == "gumbel" else actions + 1]
+    if noise is not None and list(noise.shape) != needed:
+        raise ValueError(f"noise must have the shape {needed}, as from planner.noise, got {list(noise.shape)}")
 
 
 def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernels.Outputs]:
