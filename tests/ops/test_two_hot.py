@@ -102,6 +102,16 @@ def test_numbers_may_have_another_precision_than_the_support(dtype):
     assert_close(ops.two_hot(x, support) @ support.to(ops.two_hot(x, support).dtype), x.clamp(max=1), check_dtype=False)
 
 
+@pytest.mark.parametrize("mean", [ops.two_hot_mean, ops.symmetric_mean])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_logits_may_have_another_precision_than_the_support(mean, dtype):
+    support = ops.symexp_support(5, bound=2.0)
+    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.5]])
+    found = mean(logits.to(dtype), support)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    assert_close(found.float(), mean(logits, support))
+
+
 def test_means_and_losses_by_hand():
     """Equal logits: the mean of the atoms is 1, and every target costs log 5."""
     logits = torch.zeros(2, 5, dtype=torch.float64)

@@ -109,7 +109,8 @@ def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) ->
     Returns:
         `[...]` means, between the ends of the support.
     """
-    return logits.softmax(-1) @ support
+    dtype = torch.promote_types(logits.dtype, support.dtype)
+    return logits.softmax(-1, dtype=dtype) @ support.to(dtype)
 
 
 def symmetric_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
@@ -122,9 +123,10 @@ def symmetric_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) 
         logits: `[..., K]` logits of the atoms.
         support: K atoms, an odd number, `support[k] = -support[K - 1 - k]`.
     """
-    probabilities, half = logits.softmax(-1), len(support) // 2
+    dtype, half = torch.promote_types(logits.dtype, support.dtype), len(support) // 2
+    probabilities = logits.softmax(-1, dtype=dtype)
     difference = probabilities[..., half + 1 :] - probabilities[..., :half].flip(-1)
-    return difference @ support[half + 1 :]
+    return difference @ support[half + 1 :].to(dtype)
 
 
 def two_hot_loss(
