@@ -54,6 +54,16 @@ from operant.control.idle import CONDITIONS, warn_of_idle
             "target_noise_clip=0.1 has no effect with target_policy_noise=0",
         ),
         ("dqn", "CartPole-v1", {"per_beta": 0.5}, "per_beta=0.5 has no effect with per_alpha=0"),
+        ("muzero", "CartPole-v1", {"dirichlet_alpha": 1.0}, "dirichlet_alpha=1.0 has no effect with search=gumbel"),
+        ("muzero", "CartPole-v1", {"dirichlet_alpha": 1.0, "search": "puct"}, ""),
+        (
+            "alphazero",
+            "operant/ConnectFour-v0",
+            {"value_scale": 0.5, "search": "puct"},
+            "value_scale=0.5 has no effect",
+        ),
+        ("pets", "Pendulum-v1", {"num_elites": 3, "planner": "mppi"}, "num_elites=3 has no effect with planner=mppi"),
+        ("pets", "Pendulum-v1", {"planning_temperature": 2.0}, "planning_temperature=2.0 has no effect"),
         ("sac", "Pendulum-v1", {"hindsight_ratio": 2.0}, "hindsight_ratio=2.0 has no effect with hindsight=none"),
         (
             "td3",

@@ -39,6 +39,10 @@ CONDITIONS = (
     Condition(("sde_sample_freq",), "use_sde", (False,), "true"),
     Condition(("per_beta",), "per_alpha", (0.0,), "0.6"),
     Condition(("hindsight_ratio",), "hindsight", ("none",), "future"),
+    Condition(("dirichlet_alpha",), "search", ("gumbel",), "puct"),
+    Condition(("max_considered_actions", "value_scale"), "search", ("puct",), "gumbel"),
+    Condition(("num_elites",), "planner", ("mppi",), "cem"),
+    Condition(("planning_temperature",), "planner", ("cem",), "mppi"),
 )
 
 
