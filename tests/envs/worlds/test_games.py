@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from operant.envs import check_batch_env, make
 from operant.envs.tensor.board_games import BoardGame, Positions
-from operant.envs.worlds.games import CELL, EMPTY, OTHER, OWN, BoardGameEnv
+from operant.envs.worlds.games import CELL, EMPTY, OTHER, OWN, BoardGameEnv, rules_of
 
 
 @pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])
@@ -101,3 +101,12 @@ def test_the_last_picture_of_a_won_game_has_the_colors_of_the_others():
         assert "x" not in env.game.drawing(env._seen)
     assert pictures["ansi"] == "x x x\no o .\n. . ."
     assert (pictures["rgb_array"][CELL // 2, CELL // 2] == OWN).all()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_rules_of_an_environment_are_known_in_every_process(vectorization):
+    env = make("operant/ConnectFour-v0", 1, (0,), env_kwargs={"columns": 4, "rows": 3}, vectorization=vectorization)
+    try:
+        assert rules_of(env) == BoardGame.connect_four(4, 3)
+    finally:
+        env.close()

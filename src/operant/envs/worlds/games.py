@@ -125,6 +125,10 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def rules_of(env: BatchEnv) -> BoardGame | None:
-    """Return the rules of the game of environments in this process; None if unknown."""
-    bare = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
+    """Return the rules of the game of environments, or None; in worker processes only of `BOARD_GAMES`."""
+    if not isinstance(env, GymnasiumEnv):
+        return None
+    bare = env.singles[0].unwrapped if env.singles else None
+    if bare is None and env.spec is not None and env.task in BOARD_GAMES:
+        bare = gymnasium.make(env.spec).unwrapped
     return bare.game if isinstance(bare, BoardGameEnv) else None
