@@ -54,6 +54,20 @@ def test_searches_of_another_number_of_simulations_are_those_of_another_player()
     assert player.planner.simulations == 32
 
 
+@pytest.mark.parametrize(("simulations", "largest"), [(255, 1372), (9999, 209)])
+def test_large_searches_are_of_fewer_positions_at_once(simulations, largest):
+    """The largest layer of tic-tac-toe has 1372 positions that have not ended."""
+    counts = []
+
+    class Counting(Solver):
+        def moves(self, positions):
+            counts.append(len(positions.own))
+            return super().moves(positions)
+
+    assert Counting(1).certify(SOLVED, 0, simulations).mistakes == 0
+    assert max(counts) == largest
+
+
 def test_positions_are_moved_to_the_device_of_the_networks():
     class Elsewhere(Solver):
         device = torch.device("meta")

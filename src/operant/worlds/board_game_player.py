@@ -13,7 +13,10 @@ from operant.envs.tensor.solved_games import Certificate, SolvedGame
 from operant.worlds.search import Planner
 
 CERTIFIED_AT_ONCE = 8192
-"""Positions per batch of searches in a certificate."""
+"""Maximum number of positions per batch of searches in a certificate."""
+
+NODES_AT_ONCE = 256 * CERTIFIED_AT_ONCE
+"""Maximum number of nodes of all trees of such a batch, of which each takes some 200 bytes."""
 
 
 class BoardGamePlayer(ABC):
@@ -73,8 +76,10 @@ class BoardGamePlayer(ABC):
         if simulations is not None:
             player.search_with(simulations)
 
+        at_once = max(1, min(CERTIFIED_AT_ONCE, NODES_AT_ONCE // (player.planner.simulations + 1)))
+
         def policy(positions: Positions) -> Tensor:
-            parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
+            parts = zip(*(torch.split(part, at_once) for part in positions), strict=True)
             return torch.cat([player.reply(Positions(*part)) for part in parts])
 
         return solved.certify(policy, faced_only=faced_only)
