@@ -201,6 +201,10 @@ def test_an_invalid_configuration_is_rejected(options, message):
         PETSConfig(**options)
 
 
+def test_elites_do_not_limit_the_plans_of_path_integrals():
+    assert PETSConfig(planner="mppi", population_size=4).num_elites == 6
+
+
 def test_discrete_actions_are_rejected():
     with pytest.raises(ValueError, match="pets"):
         operant.train("pets", "CartPole-v1", budget=1000, progress="silent")

@@ -60,7 +60,7 @@ class PETSConfig(ModelConfig):
     def __post_init__(self) -> None:
         """Validate."""
         require(self)
-        if self.num_elites > self.population_size:
+        if self.planner == "cem" and self.num_elites > self.population_size:
             raise ValueError(
                 f"num_elites must be at most population_size, which is {self.population_size}, got {self.num_elites}"
             )
