@@ -379,7 +379,7 @@ class WorldModels(ReplayLearner):
         return torch.stack([place[index] for place, index in zip(candidates, drawn, strict=True)])
 
     def _with_starts(self, first: Tensor) -> Tensor:
-        """Return the marked steps `[S, n]`, and all valid ones of seeds without any, with a warning."""
+        """Return the marked steps `[S, n]`, and of seeds without any all valid ones, or else all, with a warning."""
         none = ~first.any(1, keepdim=True)
         if not none.any():
             return first
@@ -391,7 +391,7 @@ class WorldModels(ReplayLearner):
                 self.config.buffer_size,
             )
         valid = self.replay.fields["valid"][: self.replay.filled].movedim(1, 0).flatten(1)
-        return first | (none & valid)
+        return first | (none & (valid | ~valid.any(1, keepdim=True)))
 
     @property
     def _trial_steps(self) -> int:
