@@ -86,6 +86,26 @@ def test_a_run_ends_with_a_round_whatever_its_budget(budget, collected):
     assert found.gradient_steps == 120 * len(collected)
 
 
+@pytest.mark.parametrize("iterations", [2, 4, 8, 9])
+def test_a_round_ends_as_it_began_with_a_larger_budget(iterations):
+    """It began as the last of a run, with three rollouts instead of two; the next one has two again."""
+    first, second = learner(seeds=(3,), budget=119), learner(seeds=(3,), budget=400)
+    for _ in range(iterations):
+        first.iterate()
+    second.load_state_dict(first.state_dict())
+    stages, counts = [], [first.consumed]
+    while not second.rounds:
+        stages.append(second.stage)
+        second.iterate()
+        counts.append(second.consumed)
+    rollouts = 2 if iterations == 2 else 3
+    assert iterations + len(stages) == rollouts + 7
+    assert stages.count("control") == min(3, 10 - iterations)
+    assert counts == sorted(counts)
+    assert second.begun == 40 * rollouts
+    assert second.plan["collect"] == 2
+
+
 @pytest.mark.parametrize("config", [SMALL, REAL], ids=["dream", "environment"])
 @pytest.mark.parametrize("at", [1, 3, 5, 7, 8, 10, 13])
 def test_resume_is_bit_for_bit(config, at):

@@ -173,11 +173,13 @@ class WorldModels(ReplayLearner):
 
     @property
     def plan(self) -> dict[Stage, int]:
-        """Number of iterations of each stage in this round."""
+        """Number of iterations of each stage in this round; a new budget changes only what is not collected yet."""
         config = self.config
         whole = config.train_in == "environment" or self.rounds + 1 < self._all_rounds
+        wanted = self._rollouts(config.collect_steps if whole else self.budget - self.begun)
+        collected = self.replay.added // config.num_steps - self.begun // (config.num_envs * config.num_steps)
         return {
-            "collect": self._rollouts(config.collect_steps if whole else self.budget - self.begun),
+            "collect": collected if self.calls > collected else max(wanted, collected),
             "see": -(-config.vae_gradient_steps // STEPS),
             "predict": -(-config.rnn_gradient_steps // STEPS),
             "control": config.generations if config.train_in == "dream" else 0,
