@@ -291,7 +291,7 @@ class Broken(Fork):
         return obs, np.nan, *rest
 
 
-def test_training_goes_on_without_a_valid_step():
+def test_training_continues_without_a_valid_step():
     gymnasium.register("test/Broken-v0", Broken)
     try:
         found = learner(replace(SMALL, buffer_size=30), task="test/Broken-v0")

@@ -183,7 +183,7 @@ def test_dreams_begin_only_in_first_steps_of_a_full_buffer(caplog):
         "the replay buffer of 48 steps holds no first step of an episode: dr"
     ]
     replay.fields["valid"][:, 0] = False
-    assert set(found._first(300)[0].tolist()) == set(range(48)), "a seed whose rewards are all NaN goes on"
+    assert set(found._first(300)[0].tolist()) == set(range(48)), "a seed with only NaN rewards continues"
 
 
 def test_candidates_that_are_the_same_dream_the_same():
