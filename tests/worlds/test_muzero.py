@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import operant
 from operant import mdp
-from operant.envs import make
+from operant.envs import Wrapper, make
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
 from operant.state import clone
@@ -156,6 +156,12 @@ def test_a_dropped_transition_spoils_nothing():
     assert found.parameters.isfinite().all()
     assert found.spread.isfinite().all()
     assert found.replay.fields["extras.policy"].isfinite().all()
+
+
+def test_a_board_game_with_wrappers_is_no_self_play(caplog):
+    found = MuZero(SMALL, Wrapper(make("operant/TicTacToe-v0", 4, (0,))), seeds=(0,), budget=1000)
+    assert found.game is None
+    assert "operant/TicTacToe-v0 has wrappers, which self-play does not apply" in caplog.text
 
 
 class Broken(Choosing):

@@ -1,5 +1,6 @@
 """Players of board games, with exact counts of their mistakes: `BoardGamePlayer`."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,9 +9,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from operant.envs import BatchEnv
 from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
+from operant.envs.worlds.games import rules_of
+from operant.envs.wrapper import unwrapped
 from operant.worlds.search import Planner
+
+logger = logging.getLogger(__name__)
 
 CERTIFIED_AT_ONCE = 8192
 """Maximum number of positions per batch of searches in a certificate."""
@@ -97,3 +103,15 @@ class BoardGamePlayer(ABC):
             raise ValueError("mistakes can be counted only in board games: train e.g. operant/TicTacToe-v0")
         solved = SolvedGame(self.game)
         return [self.certify(solved, seed, faced_only=faced_only) for seed in range(len(self.seeds))]
+
+
+def rules_for_self_play(env: BatchEnv) -> BoardGame | None:
+    """Return the rules of the game of environments, or None, with a warning if it has wrappers."""
+    rules = rules_of(env)
+    if rules is None and rules_of(unwrapped(env)) is not None:
+        logger.warning(
+            "%s has wrappers, which self-play does not apply, so policies are trained against its random opponent: "
+            "leave out --bonus and --wrapper for self-play",
+            env.task,
+        )
+    return rules

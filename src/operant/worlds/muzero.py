@@ -27,7 +27,6 @@ from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, learned, start
 from operant.envs.tensor.board_games import Positions, Symmetries
-from operant.envs.worlds.games import rules_of
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
@@ -39,7 +38,7 @@ from operant.runtime.replay import EXTRAS, Replay
 from operant.runtime.rollouts import Collector, Rollout
 from operant.runtime.transitions import Sequences
 from operant.runtime.weights import Weights
-from operant.worlds.board_game_player import BoardGamePlayer
+from operant.worlds.board_game_player import BoardGamePlayer, rules_for_self_play
 from operant.worlds.clipping import Clipping
 from operant.worlds.latent_model import LatentShape
 from operant.worlds.replay_learner import ReplayLearner, require_sequence
@@ -179,7 +178,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         require_sequence(budget, config.window, "unroll_steps, td_steps", rows=config.num_envs, steps=config.num_steps)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.game = rules_of(env)
+        self.game = rules_for_self_play(env)
         self.close = env.close
         if self.game is None:
             start(env, seeds)
