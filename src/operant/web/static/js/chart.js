@@ -3,9 +3,14 @@
 import { h, put, s, short, whole } from "./dom.js";
 
 const PAD = { left: 46, right: 12, top: 12, bottom: 36 };
+const ROUNDING = 1e-12;
+
+/** Return the distance of two numbers; 0 if they are equal except for rounding, since no number lies between those. */
+const spanOf = (low, high) => (high - low > ROUNDING * Math.max(Math.abs(low), Math.abs(high)) ? high - low : 0);
 
 function ticksOf(low, high, count) {
-  const span = high - low || 1;
+  const span = spanOf(low, high);
+  if (!span) return [low];
   const step = 10 ** Math.floor(Math.log10(span / count));
   const size = [1, 2, 5, 10].map((m) => m * step).find((m) => span / m <= count) ?? step * 10;
   const found = [];
@@ -77,7 +82,7 @@ export class Chart {
       [low, high] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high) + 1e-9)];
       if (low === high) low -= 1;
     } else {
-      const margin = (high - low || Math.abs(high) || 1) * 0.06;
+      const margin = (spanOf(low, high) || Math.abs(high) || 1) * 0.06;
       [low, high] = [low - margin, high + margin];
     }
     const inner = { w: width - PAD.left - PAD.right, h: height - PAD.top - PAD.bottom };

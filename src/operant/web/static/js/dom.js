@@ -168,6 +168,24 @@ export function debounced(action, milliseconds) {
   };
 }
 
+/** Return a callback for an action that takes time: calls while it runs count as one, after it. */
+export function latest(action) {
+  let [busy, again] = [false, false];
+  return async () => {
+    again = true;
+    if (busy) return;
+    busy = true;
+    try {
+      while (again) {
+        again = false;
+        await action();
+      }
+    } finally {
+      busy = false;
+    }
+  };
+}
+
 /** Return whether a key is meant for the page, and not for a field. */
 export function isForPage(event) {
   const target = event.target;

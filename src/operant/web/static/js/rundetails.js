@@ -4,6 +4,9 @@ import { commandLine, count, documentation, h, whole } from "./dom.js";
 
 const FILMS = /\.(mp4|webm)$/;
 
+/** Return a sentence on the progress of a run. */
+export const progressOf = (run) => `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`;
+
 /** Return the description of a run. */
 export function details(run) {
   const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -21,7 +24,7 @@ export function details(run) {
     return line;
   });
   return h("section", { className: "card", "aria-label": run.name },
-    h("h2", { className: "title" }, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
+    h("h2", { className: "title" }, run.name), h("p", { className: "hint" }, progressOf(run)),
     run.page ? h("p", {}, documentation(run.page, `Documentation of ${run.algorithm}`, { how: true })) : null,
     run.has_answers ? h("p", {}, h("a", { href: `/completions#${new URLSearchParams({ run: run.name })}` }, "Completions at every step")) : null,
     run.commands.chat ? h("p", {}, h("a", { href: `/chat#${new URLSearchParams({ a: run.name })}` }, "Chat with it here")) : null,

@@ -1,8 +1,8 @@
 // Runs: the list, live curves, comparison with a pinned run, differences, plots and videos.
 
 import { Chart } from "./chart.js";
-import { call, commandLine, fragment, h, isForPage, put, setFragment, short, whole } from "./dom.js";
-import { details } from "./rundetails.js";
+import { call, commandLine, fragment, h, isForPage, latest, put, setFragment, short, whole } from "./dom.js";
+import { details, progressOf } from "./rundetails.js";
 import { Travel, TRAVEL_KEYS } from "./travel.js";
 
 const LIST_SECONDS = 2;
@@ -15,6 +15,8 @@ class Runs {
     this.root = root;
     this.entries = [];
     this.version = "";
+    this.follow = latest(() => this.update(false));
+    this.contrast = latest(() => this.compare());
     this.travel = new Travel({ cursor: (at) => this.chart.cursor(at), remember: (push) => this.remember(push) });
     this.read();
     this.build();
@@ -31,6 +33,7 @@ class Runs {
     const given = fragment();
     this.selected = (given.get("runs") ?? "").split(",").filter(Boolean);
     this.pinned = given.get("pin") ?? "";
+    if (this.pinned && !this.selected.includes(this.pinned)) this.selected.push(this.pinned);
     this.metric = given.get("metric") ?? "";
     this.seeds = given.get("show") === "seeds";
     this.query = given.get("q") ?? "";
@@ -98,7 +101,7 @@ class Runs {
     const source = (this.source = new EventSource(wanted));
     source.addEventListener("message", () => {
       this.relist();
-      this.update(false);
+      this.follow();
     });
     source.addEventListener("list", () => this.relist());
     source.addEventListener("open", () => (this.problem.hidden = true));
@@ -151,7 +154,7 @@ class Runs {
     if (text === this.text) return;
     this.text = text;
     this.entries = answer.runs;
-    this.hidden.textContent = hidden;
+    this.notShown = hidden;
     if (first || appeared) this.choose();
     this.list();
     if (appeared) {
@@ -176,10 +179,13 @@ class Runs {
   list() {
     const matching = this.matching();
     this.count.textContent = `${matching.length === this.entries.length ? "" : `${whole(matching.length)} of `}${whole(this.entries.length)} runs`;
-    const focused = document.activeElement?.closest?.("tr")?.dataset.run;
+    const gone = this.selected.filter((name) => !this.known().includes(name)).map((name) => `There is no run ${name}.`);
+    this.hidden.textContent = [this.notShown ?? "", ...gone].join(" ");
+    const active = document.activeElement;
+    const focused = active?.closest?.("tr")?.dataset.run;
     this.body.replaceChildren(...matching.slice(0, SHOWN_ROWS).map((entry) => this.row(entry)));
     if (matching.length > SHOWN_ROWS) this.body.append(h("tr", {}, h("td", { colSpan: 6, className: "hint" }, `and ${whole(matching.length - SHOWN_ROWS)} more: filter them`)));
-    if (focused) this.body.querySelector(`tr[data-run="${CSS.escape(focused)}"] input`)?.focus();
+    if (focused) this.body.querySelector(`tr[data-run="${CSS.escape(focused)}"] ${active.localName}`)?.focus();
   }
 
   row(entry) {
@@ -217,6 +223,7 @@ class Runs {
 
   pin(name) {
     this.pinned = this.pinned === name ? "" : name;
+    if (this.pinned && !this.selected.includes(name)) this.selected = [...this.selected, name];
     this.remember();
     this.list();
     this.update(true);
@@ -228,9 +235,10 @@ class Runs {
     this.plot();
   }
 
-  /** Put the pinned run first: the others are compared with it. */
+  /** Return the selected runs that exist, the pinned one first: the others are compared with it. */
   ordered() {
-    return this.pinned ? [this.pinned, ...this.selected.filter((name) => name !== this.pinned)] : this.selected;
+    const names = this.known();
+    return names.includes(this.pinned) ? [this.pinned, ...names.filter((name) => name !== this.pinned)] : names;
   }
 
   async update(all) {
@@ -244,7 +252,7 @@ class Runs {
       if (answer.unchanged) return;
       this.curves = answer.curves;
       this.plot();
-      await this.describe(names);
+      await this.describe(names, turn);
     } catch (error) {
       this.fail(error);
     }
@@ -269,20 +277,52 @@ class Runs {
     this.chart.show(series);
   }
 
-  async describe(names) {
-    const shown = await Promise.all(names.slice(0, 1).map((run) => call("runs/show", { run })));
-    const options = ["", ...(shown[0]?.metrics ?? [])];
+  async describe(names, turn) {
+    const run = names.length ? await call("runs/show", { run: names[0] }) : null;
+    if (turn !== this.turn) return;
+    const options = ["", ...(run?.metrics ?? [])];
     if (this.metric && !options.includes(this.metric)) options.push(this.metric);
-    this.metrics.replaceChildren(...options.map((name) => h("option", { value: name, selected: name === this.metric }, name || "Score of evaluations")));
+    const offered = JSON.stringify([options, this.metric]);
+    if (offered !== this.offered) this.metrics.replaceChildren(...options.map((name) => h("option", { value: name, selected: name === this.metric }, name || "Score of evaluations")));
+    this.offered = offered;
     this.travel.open(names.length === 1 ? this.entries.find((entry) => entry.name === names[0]) : null).catch((error) => this.fail(error));
-    this.detail.replaceChildren(...(names.length === 1 ? [details(shown[0])] : []));
+    this.detailed(names.length === 1 ? run : null);
     this.comparison.hidden = names.length < 2;
-    if (names.length >= 2) await this.compare(names);
+    if (names.length < 2) return;
+    if (String(names) !== this.compared) {
+      this.compared = "";
+      put(this.comparison, h("h2", {}, "Comparison"), h("p", { className: "hint" }, "Comparing…"));
+    }
+    this.contrast(); // not awaited: it takes longer than the curves
+  }
+
+  /** Show a run, or none (null); if only its progress has changed, opened parts stay open and videos play on. */
+  detailed(run) {
+    const text = run && JSON.stringify({ ...run, metrics: [], consumed: 0, iqm: 0, interval: [] });
+    if (run && text === this.described) this.detail.querySelector(".hint").textContent = progressOf(run);
+    else this.detail.replaceChildren(...(run ? [details(run)] : []));
+    this.described = text;
   }
 
   async compare() {
     const names = this.ordered();
-    const answer = await call("runs/compare", { names, metric: this.metric || null });
+    if (names.length < 2) return;
+    const { metric } = this;
+    let answer;
+    try {
+      answer = await call("runs/compare", { names, metric: metric || null });
+    } catch (error) {
+      answer = { failed: error.message };
+    }
+    if (String(names) !== String(this.ordered()) || metric !== this.metric) return; // the next one is on its way
+    const text = JSON.stringify([names, answer]);
+    if (String(this.known()) === this.compared && text === this.shown) return;
+    Object.assign(this, { compared: String(this.known()), shown: text });
+    if (answer.failed) put(this.comparison, h("h2", {}, "Comparison"), h("p", { className: "notice bad", role: "alert" }, answer.failed));
+    else this.contrasted(names, answer);
+  }
+
+  contrasted(names, answer) {
     const line = commandLine();
     line.show(answer.command);
     const pins = h("div", { className: "pins" }, "Compared with ", names.map((name) => h("button", { type: "button", className: "quiet small", "aria-pressed": String(this.pinned === name || (!this.pinned && names[0] === name)), onclick: () => this.pin(name) }, name)));
@@ -308,6 +348,7 @@ class Runs {
       this.filter.blur();
       return;
     }
+    if (event.ctrlKey || event.metaKey || event.altKey) return; // keys of the browser, such as back and copy
     if (!isForPage(event) && !(event.target.type === "checkbox") && !(event.target.type === "range")) return;
     if (event.key === " " && event.target.type === "checkbox") return;
     if (this.travel.key(event)) {
