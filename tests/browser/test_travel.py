@@ -207,3 +207,59 @@ def test_an_episode_that_begins_again_while_it_loads_is_in_order(page):
     steps = page.evaluate(AGAIN)
     assert steps == list(range(len(steps)))
     assert len(steps) >= 80
+
+
+def test_the_slider_of_the_episode_is_moved_by_arrows(page):
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, "/runs#runs=pole&at=1024")
+    arrived(page, 1024)
+    canvas = page.locator("canvas[data-step]")
+    expect(canvas).to_have_attribute("data-step", "0")
+    page.get_by_label("Step of the episode").focus()
+    page.keyboard.press("ArrowRight")
+    expect(canvas).to_have_attribute("data-step", "1")
+    arrived(page, 1024)
+
+
+def test_the_back_button_leaves_the_update(page):
+    opened(page, "/runs#runs=pole")
+    box = page.locator(".stage .chart").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".arrival")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"at=\d+$"))
+    page.go_back()
+    expect(page.locator(".arrival")).to_be_hidden()
+    expect(page.locator(".travel .track .position").first).to_have_text("")
+    assert "at" not in state(page)
+
+
+def test_scenes_that_cannot_be_loaded_stop_the_episode(page):
+    opened(page, "/runs#runs=pole&at=1024&actions=sampled")
+    arrived(page, 1024)
+    asked = []
+
+    def refuse(route):
+        asked.append(route)
+        route.abort()
+
+    page.route("**/travel/scenes", refuse)
+    page.get_by_role("radio", name="Greedy").click()
+    expect(page.locator(".travel [role=alert]")).to_contain_text("the server does not respond")
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    page.wait_for_timeout(500)
+    assert len(asked) < 5
+    page.faults[:] = [fault for fault in page.faults if "ERR_FAILED" not in fault]
+
+
+def test_two_windows_do_not_take_the_run_from_each_other(page):
+    other = page.context.new_page()
+    asked = []
+    for one, address in ((page, "/runs#runs=pole&at=1024"), (other, "/runs#runs=lake&at=1000")):
+        one.on("request", lambda request: asked.append(request.url) if "/travel/" in request.url else None)
+        one.goto(address)
+    notes = [one.locator(".travel [role=alert]") for one in (page, other)]
+    page.wait_for_timeout(4000)
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert len(asked) < 30
+    assert any(note.is_visible() and "Another window" in note.inner_text() for note in notes)

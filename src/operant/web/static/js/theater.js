@@ -6,6 +6,7 @@ import { call, debounced, h, put, s, short, unpack, whole } from "./dom.js";
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
 const AHEAD = 80;
 const BARS = 18;
+const PAUSE_MILLISECONDS = 1000;
 
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -68,6 +69,7 @@ export class Theater {
     this.position = position;
     this.wanted = position;
     this.ended = false;
+    this.later = 0; // while an episode plays, scenes are not requested before
     this.seeds.value = this.seed;
     this.speeds.value = this.speed;
     [...this.modes.children].forEach((button, i) => button.setAttribute("aria-checked", String(Boolean(i) === this.sample)));
@@ -84,6 +86,7 @@ export class Theater {
         if (key !== this.key) return;
         if (answer.away) {
           this.filling = null;
+          this.later = performance.now() + PAUSE_MILLISECONDS;
           this.page.away();
           return;
         }
@@ -95,7 +98,10 @@ export class Theater {
         this.plot();
       }
     } catch (error) {
-      if (key === this.key) this.page.fail(error);
+      if (key === this.key) {
+        this.toggle(false);
+        this.page.fail(error);
+      }
     } finally {
       if (this.filling === key) this.filling = null;
     }
@@ -126,7 +132,7 @@ export class Theater {
         this.toggle(false);
         return;
       }
-      this.fill();
+      if (now >= this.later) this.fill();
     }
     requestAnimationFrame(this.frame);
   }

@@ -7,6 +7,7 @@ import { TravelTable } from "./traveltable.js";
 export const TRAVEL_KEYS = [["→ ←", "time travel: next, previous update; with Shift ten"], ["space", "play, pause"], [". ,", "next, previous step of the episode; with Shift ten"], ["] [", "faster, slower"], ["v", "confirm the hash"], ["t", "to the slider of updates"]];
 
 const MOST_QUEUED = 20;
+const HELD_MILLISECONDS = 5000;
 const ORIGINS = { checkpoint: "the checkpoint at", memory: "the state kept in memory at", start: "the start of training", here: "the previous state, at" };
 
 export class Travel {
@@ -72,13 +73,20 @@ export class Travel {
   }
 
   leave() {
-    this.run = this.at = this.want = this.wish = this.arrival = null;
+    this.run = null;
+    this.element.hidden = true;
+    this.table.forget();
+    this.depart();
+  }
+
+  /** Leave the update, but not the run. */
+  depart() {
+    this.at = this.want = this.wish = this.arrival = null;
     this.queued = 0;
-    this.element.hidden = this.body.hidden = true;
-    this.problem.hidden = true;
+    this.body.hidden = this.problem.hidden = true;
     this.theater.toggle(false);
     this.theater.key = null;
-    this.table.forget();
+    this.slider.value = 0;
     this.where.textContent = "";
     this.page.cursor(null);
   }
@@ -90,8 +98,12 @@ export class Travel {
       at: Number(at), step: Number(given.get("step")) || 0, seed: Number(given.get("seed")) || 0,
       speed: Number(given.get("speed")) || 1, sample: given.get("actions") === "sampled",
     };
-    if (!this.run || this.run !== run || !this.asked || this.about?.problem) return;
+    if (!this.run || this.run !== run || this.about?.problem) return;
     const { asked } = this;
+    if (!asked) {
+      this.depart();
+      return;
+    }
     this.asked = null;
     Object.assign(this.theater, { seed: asked.seed, speed: asked.speed, sample: asked.sample });
     this.go(asked.at, { position: asked.step });
@@ -199,6 +211,7 @@ export class Travel {
   arrived(arrival, { position, play, way }) {
     const same = this.at === arrival.consumed && way === "confirm";
     this.arrival = arrival;
+    this.landed = performance.now();
     this.at = this.want = arrival.consumed;
     if (!same) this.theater.position = position;
     this.body.hidden = false;
@@ -236,9 +249,15 @@ export class Travel {
     this.go(this.at, { way: "confirm", position: this.theater.position });
   }
 
-  /** Handle a server at another update: another page has moved it, or its process has ended. */
+  /** Handle a server at another update: its process has ended, or another page has moved it, which keeps it for a while. */
   away() {
-    if (this.at !== null && !this.going) this.go(this.at, { position: this.theater.position });
+    if (this.at === null || this.going) return;
+    if (performance.now() - this.landed > HELD_MILLISECONDS) {
+      this.go(this.at, { position: this.theater.position });
+      return;
+    }
+    this.theater.toggle(false);
+    this.fail(new Error("Another window or user has gone to another update or run. To continue here, play the episode or choose an update."));
   }
 
   async seedChanged() {
@@ -273,8 +292,9 @@ export class Travel {
     if (this.element.hidden || this.about?.problem) return false;
     const many = event.shiftKey ? 10 : 1;
     const is = (keys, code) => keys.includes(event.key) || (event.shiftKey && event.code === code);
-    const button = event.target.closest?.("button, summary, a, [role=gridcell]");
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.by(event.key === "ArrowRight" ? many : -many);
+    const button = event.target.closest?.("button, summary, a, video, [role=gridcell]");
+    const own = event.target === this.theater.scrub || event.target.closest?.("video"); // arrows move these themselves
+    if ((event.key === "ArrowRight" || event.key === "ArrowLeft") && !own) this.by(event.key === "ArrowRight" ? many : -many);
     else if (event.key === "t") this.slider.focus();
     else if (this.at === null) return false;
     else if (event.key === " " && !button) this.theater.toggle();
