@@ -87,13 +87,18 @@ export function cellNumber(value) {
 export const count = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
 export const whole = (value) => value.toLocaleString("en-US");
 
-let spoken = 0;
-/** Announce a text to screen readers, at most once per second. */
+let spoken = -Infinity;
+let speaking = 0;
+/** Announce a text to screen readers: at most one per second, the latest. */
 export function announce(text) {
-  const now = performance.now();
-  if (now - spoken < 1000) return;
-  spoken = now;
-  document.getElementById("announcer").textContent = text;
+  clearTimeout(speaking);
+  const speak = () => {
+    spoken = performance.now();
+    document.getElementById("announcer").textContent = text;
+  };
+  const wait = spoken + 1000 - performance.now();
+  if (wait > 0) speaking = setTimeout(speak, wait);
+  else speak();
 }
 
 /** Return a line with a command, and a button that copies it. */
@@ -195,10 +200,39 @@ export function isForPage(event) {
 /** Return the state in the fragment of the address. */
 export const fragment = () => new URLSearchParams(location.hash.slice(1));
 
-/** Write a state to the fragment of the address; a pushed one is a step for the back button. */
-export function setFragment(parameters, push = false) {
+/** Return the path and the fragment of this page in a state. */
+export function addressOf(parameters) {
   const text = parameters.toString();
-  const address = `${location.pathname}${text ? `#${text}` : ""}`;
+  return `${location.pathname}${text ? `#${text}` : ""}`;
+}
+
+const WRITES = 20;
+const WRITES_MILLISECONDS = 10_000;
+const PAUSE_MILLISECONDS = 500;
+let writes = [];
+let delayed = null;
+function undelay() {
+  clearTimeout(delayed?.timer);
+  delayed = null;
+}
+addEventListener("popstate", undelay);
+
+/**
+ * Write a state to the fragment of the address; a pushed one is a step for the back button. After many in a short time,
+ * they come twice per second: browsers ignore or reject more than 100 in 30 seconds.
+ */
+export function setFragment(parameters, push = false) {
+  const pushed = push || Boolean(delayed?.pushed);
+  undelay();
+  const address = addressOf(parameters);
   if (address === location.pathname + location.hash) return;
-  history[push ? "pushState" : "replaceState"](null, "", address);
+  const now = performance.now();
+  writes = writes.filter((at) => now - at < WRITES_MILLISECONDS);
+  const wait = writes.length < WRITES ? 0 : writes.at(-1) + PAUSE_MILLISECONDS - now;
+  if (wait > 0) {
+    delayed = { pushed, timer: setTimeout(() => setFragment(parameters, pushed), wait) };
+    return;
+  }
+  writes.push(now);
+  history[pushed ? "pushState" : "replaceState"](null, "", address);
 }

@@ -79,7 +79,7 @@ export function editor(page) {
     }
     file.value = "";
   } });
-  const problem = h("p", { className: "notice bad", role: "alert", hidden: true });
+  const problem = h("p", { className: "notice bad", role: "alert", hidden: !page.fault }, page.fault);
   const share = h("button", { type: "button", className: "quiet small", onclick: async () => {
     await page.share();
     share.textContent = "Copied";

@@ -120,13 +120,21 @@ export class GridView {
     this.pixels = new Pixels();
     this.element = h("div", { className: "world-box" }, this.pixels.canvas, this.pixels.probe, this.svg);
     const recolor = () => this.plain && this.shown && this.color();
-    new MutationObserver(recolor).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
+    this.themes = new MutationObserver(recolor);
+    this.themes.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    this.ended = new AbortController();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor, this.ended);
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.paint(event));
     this.svg.addEventListener("keydown", (event) => this.key(event));
     this.svg.addEventListener("focusin", (event) => this.focusOn(event.target.closest("[data-state]")));
-    addEventListener("pointerup", () => (this.painting = null));
+    addEventListener("pointerup", () => (this.painting = null), this.ended);
+  }
+
+  /** Stop listening to the window, which would keep this grid in memory. */
+  close() {
+    this.ended.abort();
+    this.themes.disconnect();
   }
 
   /** Draw the cells of a world; `show` adds their numbers. */

@@ -11,7 +11,7 @@ function decode(answer) {
 }
 
 export class Panel {
-  /** page has: state, act(state, first), changed(), computed(). */
+  /** page has: state, world, held, act(state, first), choose(slot, algorithm), computed(). */
   constructor(page, slot, algorithm) {
     this.page = page;
     this.slot = slot;
@@ -19,7 +19,7 @@ export class Panel {
     this.data = null;
     this.asked = 0;
     this.grid = new GridView(`World, ${slot === "a" ? "first" : "second"} algorithm`, page.act);
-    this.select = h("select", { "aria-label": `Algorithm ${slot.toUpperCase()}`, onchange: () => page.choose(slot, this.select.value) },
+    this.select = h("select", { id: `algorithm-${slot}`, "aria-label": `Algorithm ${slot.toUpperCase()}`, onchange: () => page.choose(slot, this.select.value) },
       ALGORITHMS.map(([group, list]) => h("optgroup", { label: group }, list.map(([name, title]) => h("option", { value: name }, title)))));
     this.select.value = algorithm;
     this.line = h("p", { className: "phase", "aria-live": "off" }, "Preparing…");
@@ -70,6 +70,8 @@ export class Panel {
       this.notice.textContent = error.message;
       this.notice.hidden = false;
       this.line.textContent = "No answer";
+      this.facts.replaceChildren();
+      this.grid.draw(this.page.world, this.page.held);
       this.command.show("");
     }
     clearTimeout(slow);

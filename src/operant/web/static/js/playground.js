@@ -1,8 +1,8 @@
 // The playground: paint a world, watch algorithms solve it or learn it, next to the exact solution.
 
-import { PARAMETERS, STRIDES } from "./algorithms.js";
+import { NAMES, PARAMETERS, STRIDES } from "./algorithms.js";
 import { Chart, nearest } from "./chart.js";
-import { announce, call, copy, debounced, documentation, fragment, h, isForPage, save, setFragment, whole } from "./dom.js";
+import { addressOf, announce, call, copy, debounced, documentation, fragment, h, isForPage, save, setFragment, whole } from "./dom.js";
 import { editor } from "./editor.js";
 import { Panel } from "./panel.js";
 import { copyOf, decoded, drawingOf, encoded, kindOf, rewardOf, worldOf } from "./world.js";
@@ -23,8 +23,8 @@ class Playground {
     this.edits = [];
     this.held = null;
     this.playing = 0;
-    this.read();
     this.panels = [];
+    this.read();
     this.build();
     addEventListener("hashchange", () => this.reread());
     addEventListener("popstate", () => this.reread());
@@ -40,12 +40,15 @@ class Playground {
       const value = Number(given.get(name) ?? NaN);
       return given.has(name) && Number.isFinite(value) ? value : usual;
     };
+    const among = (name, names, usual) => (names.includes(given.get(name)) ? given.get(name) : usual);
     this.state = {
       preset: preset.name, own: own !== null,
-      a: given.get("a") ?? "policy-iteration", b: given.get("b"),
-      seed: number("seed", 0), stride: number("stride", 100), view: given.get("view") ?? "values", overlay: given.get("exact") !== "0" && given.has("exact"),
-      frame: number("frame", 0), speed: number("speed", 5),
+      a: among("a", [...NAMES.keys()], "policy-iteration"), b: among("b", [...NAMES.keys()], null),
+      seed: number("seed", 0), stride: number("stride", 100), view: among("view", VIEWS.map(([name]) => name), "values"), overlay: given.get("exact") !== "0" && given.has("exact"),
+      frame: Math.max(0, Math.floor(number("frame", 0))), speed: Number(among("speed", SPEEDS.map(String), 5)),
     };
+    const unknown = ["a", "b"].map((slot) => given.get(slot)).filter((name) => name && !NAMES.has(name));
+    this.fault = [...unknown.map((name) => `There is no algorithm ${name}.`), given.has("grid") && !own ? "The world in the address is incomplete, so another one is shown." : ""].join(" ").trim();
     for (const [name, knob] of Object.entries(PARAMETERS)) this.state[name] = number(knob.letter, name === "gamma" ? preset.gamma : knob.usual);
     this.world = own ?? worldOf(preset);
   }
@@ -54,6 +57,7 @@ class Playground {
     const text = this.parameters().toString();
     if (location.hash.slice(1) === text) return;
     this.read();
+    this.held = null;
     this.build();
   }
 
@@ -86,8 +90,10 @@ class Playground {
 
   build() {
     const { state } = this;
+    const focused = document.activeElement?.id;
     this.pause();
     this.act = this.act.bind(this);
+    for (const panel of this.panels) panel.grid.close();
     this.panels = [new Panel(this, "a", state.a), ...(state.b ? [new Panel(this, "b", state.b)] : [])];
     this.errors = new Chart({ title: "Distance to the exact solution", xLabel: "", log: true, onpick: (x) => this.pick(x) });
     this.course = new Chart({ title: "Return of episodes", xLabel: "environment steps", sparse: true, onpick: (x) => this.pick(x), empty: "no episode has ended" });
@@ -101,6 +107,7 @@ class Playground {
           this.transport(),
           h("div", { className: "charts" }, this.errors.element, this.course.element),
           state.b ? null : h("p", { className: "compare" }, compare, h("span", { className: "hint" }, " on the same world, with the same seed")))));
+    if (focused) document.getElementById(focused)?.focus();
     this.drawWorld();
     this.compute();
   }
@@ -185,9 +192,9 @@ class Playground {
     for (const panel of this.panels) panel.grid.draw(this.world, this.held);
   }
 
-  /** Show the changed world immediately, and request its numbers. */
-  edited(next, { push = true } = {}) {
-    this.edits.push(copyOf(this.world));
+  /** Show the changed world immediately, and request its numbers; a pushed change is undone on its own. */
+  edited(next, push = true) {
+    if (push) this.edits.push(copyOf(this.world));
     if (this.edits.length > 200) this.edits.shift();
     this.undone = [];
     this.replace(next, push);
@@ -195,6 +202,7 @@ class Playground {
 
   replace(next, push = true) {
     this.world = next;
+    this.held = null;
     this.state.own = true;
     this.drawWorld();
     this.refresh();
@@ -208,7 +216,6 @@ class Playground {
     const next = from.pop();
     if (!next) return;
     to.push(copyOf(this.world));
-    this.held = null;
     this.replace(next);
     announce("undone");
   }
@@ -217,6 +224,7 @@ class Playground {
   act(cell, first) {
     const columns = this.world.cells[0].length;
     const [r, c] = [Math.floor(cell / columns), cell % columns];
+    this.fresh ||= first;
     const token = this.world.cells[r][c];
     const tool = this.editor.tool();
     if (tool === "move") {
@@ -228,7 +236,8 @@ class Playground {
     const next = copyOf(this.world);
     if (painted === "S" && this.world.cells.flat().includes("C")) next.cells = next.cells.map((row) => row.map((one) => (one === "S" ? "." : one)));
     next.cells[r][c] = painted;
-    this.edited(next, { push: first });
+    this.edited(next, this.fresh); // a stroke is one change
+    this.fresh = false;
   }
 
   /** Pick up the content of a cell, or put it down. */
@@ -267,7 +276,7 @@ class Playground {
     this.state.own = false;
     this.state.frame = 0;
     this.held = null;
-    this.edits = [];
+    [this.edits, this.undone] = [[], []];
     this.world = worldOf(this.preset());
     this.state.gamma = this.preset().gamma;
     this.remember(true);
@@ -420,13 +429,12 @@ class Playground {
 
   async open(file) {
     const answer = await call("playground/read", { drawing: await file.text() });
-    this.held = null;
     this.edited(worldOf(answer));
   }
 
   async share() {
     this.remember();
-    await copy(location.href);
+    await copy(location.origin + addressOf(this.parameters()));
   }
 
   reward(token) {

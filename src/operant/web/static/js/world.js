@@ -1,6 +1,7 @@
 // A world on the page: cells, rules, jumps. The server computes with its text.
 
 export const WALL = "#";
+const MOST_CELLS = 10_000;
 const DEFAULTS = { step: 0, goal: 1, hole: 0, cliff: -100, bump: null, slip: 0, gusts: false, actions: 4 };
 
 /** Return a world from a response of the server. */
@@ -45,9 +46,10 @@ export function encoded(world) {
 /** Return the world of a text from `encoded`, or null if it is invalid. */
 export function decoded(text) {
   const [map, rules = "", jumps = ""] = text.split("|");
-  const cells = map.split("/").map((row) => [...row.matchAll(/(\d*)(\[[^\]]*\]|[^\d[\]])/g)].flatMap(([, n, token]) =>
-    Array(Math.min(Number(n || 1), 200)).fill(token.replace(/^\[|\]$/g, ""))));
-  if (!cells.length || cells.length > 200 || cells.some((row) => row.length !== cells[0].length || !row.length)) return null;
+  const runs = map.split("/").map((row) => [...row.matchAll(/(\d*)(\[[^\]]*\]|[^\d[\]])/g)].map(([, n, token]) => [Number(n || 1), token.replace(/^\[|\]$/g, "")]));
+  if (runs.flat().reduce((total, [n]) => total + n, 0) > MOST_CELLS) return null;
+  const cells = runs.map((row) => row.flatMap(([n, token]) => Array(n).fill(token)));
+  if (cells.some((row) => row.length !== cells[0].length || !row.length)) return null;
   const world = { cells, rules: { ...DEFAULTS, wind: [] }, jumps: jumps ? jumps.split(",") : [] };
   for (const part of rules ? rules.split(",") : []) {
     const [name, value] = part.split(":");
