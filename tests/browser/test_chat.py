@@ -107,3 +107,20 @@ def test_a_letter_goes_to_the_chat(page):
     page.keyboard.press("t")
     page.wait_for_url("**/chat")
     page.locator("main[data-ready]").wait_for()
+
+
+def test_a_prompt_that_is_being_written_is_kept(page):
+    page.goto("/chat#a=words&b=lost&max_tokens=4")
+    page.locator("main[data-ready]").wait_for()
+    expect(page.locator(".chat-main")).to_contain_text("There is no model lost.")
+    prompt = page.get_by_label("Prompt", exact=True)
+    prompt.fill("1+1=")
+    prompt.press("Enter")
+    answers(page, 1)
+    prompt.fill("2+2=")
+    page.get_by_label("Temperature").fill("0.33")
+    page.get_by_label("Temperature").press("Enter")
+    expect(page).to_have_url(re.compile("temperature=0.33"))
+    expect(prompt).to_have_value("2+2=")
+    page.get_by_role("button", name="Take back").click()
+    expect(prompt).to_have_value("1+1=\n2+2=")

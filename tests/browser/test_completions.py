@@ -74,3 +74,23 @@ def test_a_letter_goes_to_a_page_after_g_alone(page):
     page.keyboard.press("g")
     page.keyboard.press("m")
     page.wait_for_url("**/map")
+
+
+def test_answers_that_cannot_be_loaded_are_reported_and_no_others_shown(page):
+    page.goto("/completions#run=lost")
+    expect(page.locator(".answer")).not_to_have_count(0)
+    expect(page.get_by_text("There are no completions of lost")).to_be_visible()
+    page.get_by_role("button", name="Previous step").click()
+    steps(page, "after 4")
+    page.route("**/completions/batch", lambda route: route.abort())
+    page.keyboard.press(".")
+    expect(page.get_by_role("alert")).to_contain_text("the server does not respond")
+    page.get_by_label("Contains").fill("1")
+    page.wait_for_timeout(400)
+    expect(page.locator(".answer")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.route("**/completions/steps", lambda route: route.abort())
+    page.get_by_role("radio", name="Held-out answers").click()
+    expect(page.locator(".step")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_contain_text("the server does not respond")
+    page.faults[:] = [fault for fault in page.faults if "ERR_FAILED" not in fault]

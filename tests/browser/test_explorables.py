@@ -112,3 +112,48 @@ def places(line):
 
 def path_of(points):
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def test_a_batch_of_a_diverged_run_is_an_error(page):
+    def diverge(route):
+        response = route.fetch()
+        answer = response.json()
+        if answer["done"]:
+            answer["log_probs"] = [None] * len(answer["log_probs"])  # NaN in JSON
+        route.fulfill(response=response, json=answer)
+
+    page.route("**/travel/batch", diverge)
+    page.goto("/explorables#run=pole")
+    expect(page.locator("#clip [role=alert]")).to_contain_text("numbers, not NaN or Inf")
+    expect(page.locator("#clip .dots")).to_have_count(0)
+    page.faults[:] = [fault for fault in page.faults if "400" not in fault]
+
+
+def test_a_run_in_training_is_followed_when_it_progresses(page):
+    progress = {"consumed": 1024}
+
+    def train(route):
+        response = route.fetch()
+        runs = [run | progress | {"outcome": "running"} for run in response.json()["runs"]]
+        route.fulfill(response=response, json={"runs": runs})
+
+    asked = []
+    page.route("**/runs/index", train)
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("travel/batch") else None)
+    page.clock.install()
+    page.goto("/explorables#run=pole")
+    expect(page.get_by_role("status").filter(has_text="samples")).to_be_visible()
+    for consumed, loads in ((1024, True), (1024, False), (2048, True)):
+        progress["consumed"] = consumed
+        asked.clear()
+        with page.expect_response("**/runs/index"):
+            page.clock.run_for(5100)
+        page.wait_for_timeout(1000)
+        assert bool(asked) == loads
+
+
+def test_a_number_between_the_steps_of_a_knob_is_taken(page):
+    page.goto("/explorables")
+    page.locator("main[data-ready]").wait_for()
+    page.get_by_label("ε above, as a number").fill("0.275")
+    expect(page.locator("#clip .command code")).to_contain_text("clip_high=0.275,")

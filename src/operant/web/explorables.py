@@ -145,7 +145,7 @@ def _columns(names: Sequence[str], batch: Mapping[str, Any]) -> Batch:
     try:
         columns = {name: torch.tensor(batch[name], dtype=torch.float64) for name in names}
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"a batch must have numbers in the columns {', '.join(names)}") from error
+        raise ValueError(f"a batch must have numbers, not NaN or Inf, in the columns {', '.join(names)}") from error
     sizes = {tuple(column.shape) for column in columns.values()}
     (size,) = sizes if len(sizes) == 1 else [()]
     if len(size) != 1 or not 1 <= size[0] <= MOST_NUMBERS:

@@ -18,7 +18,7 @@ export class BatchPicker {
     this.asked = debounced(() => this.load(), WAIT_MILLISECONDS);
     const choices = [["", "none"], ...runs.map((name) => [name, name])];
     const select = h("select", { onchange: (event) => {
-      [this.run, this.at, this.seed, this.environment] = [event.target.value, null, null, null];
+      [this.run, this.at, this.seed, this.environment, this.seen] = [event.target.value, null, null, null, null];
       put(this.place);
       put(this.choosers);
       this.load();
@@ -53,7 +53,7 @@ export class BatchPicker {
       this.choose(answer);
       this.status.textContent = `the update from ${whole(answer.at)} on, ${whole(answer.samples)} samples${answer.samples > answer.advantages.length ? `, ${whole(answer.advantages.length)} of them shown` : ""}`;
       await this.onbatch(answer);
-      if (this.at === null) this.timer = setTimeout(() => this.follow(answer.end), FOLLOW_SECONDS * 1000);
+      if (this.at === null) this.timer = setTimeout(() => this.follow(), FOLLOW_SECONDS * 1000);
     } catch (error) {
       if (turn !== this.turn) return;
       this.status.textContent = error.message;
@@ -62,12 +62,18 @@ export class BatchPicker {
   }
 
   /** Load the latest update again when the run has progressed, unless it has ended. */
-  async follow(end) {
-    const { runs } = await call("runs/index").catch(() => ({ runs: [] }));
-    const entry = runs.find(({ name }) => name === this.run);
-    if (this.at !== null || entry?.outcome !== "running") return;
-    if (document.hidden || entry.consumed <= end) this.timer = setTimeout(() => this.follow(end), FOLLOW_SECONDS * 1000);
-    else await this.load();
+  async follow() {
+    const { run } = this;
+    const found = await call("runs/index").catch(() => null); // without an answer, it is asked again
+    const entry = found?.runs.find(({ name }) => name === run);
+    if (this.run !== run || this.at !== null || (found && entry?.outcome !== "running")) return;
+    if (!entry || document.hidden || entry.consumed === this.seen) {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.follow(), FOLLOW_SECONDS * 1000);
+      return;
+    }
+    this.seen = entry.consumed;
+    await this.load();
   }
 
   slide({ at, end, every }) {

@@ -1,7 +1,7 @@
 // Chat: one or two language models answer the same prompts, next to each other, and a reward model scores them.
 // The address contains the state: models, sampling, prompts. Changing a setting answers all prompts again.
 
-import { announce, call, commandLine, fragment, h, isForPage, put, quoted, setFragment, short } from "./dom.js";
+import { announce, call, commandLine, fragment, h, isForPage, isUsable, put, quoted, setFragment, short } from "./dom.js";
 
 const LONGEST_LINK = 1800;
 const SIDES = ["a", "b"];
@@ -26,6 +26,8 @@ class Chat {
   read() {
     const given = fragment();
     const known = (name, among) => (among.some((one) => one.name === name) ? name : "");
+    const gone = [["a", this.policies], ["b", this.policies], ["reward", this.rewards]].map(([name, among]) => !known(given.get(name), among) && given.get(name));
+    this.missing = gone.filter(Boolean).map((name) => `There is no model ${name}. `).join("");
     this.models = { a: known(given.get("a"), this.policies) || this.policies[0].name, b: known(given.get("b"), this.policies) };
     this.places = { a: Number(given.get("seed_a") ?? 0), b: Number(given.get("seed_b") ?? 0) };
     for (const side of SIDES) if (!(this.places[side] < (this.policy(side)?.seeds ?? 1))) this.places[side] = 0;
@@ -53,7 +55,7 @@ class Chat {
     for (const prompt of this.prompts) whole.append("say", prompt);
     const fits = whole.toString().length <= LONGEST_LINK;
     setFragment(fits ? whole : found, push);
-    this.note.textContent = fits ? "" : "The conversation is too long for a link: the address contains only the settings. ";
+    this.note.textContent = this.missing + (fits ? "" : "The conversation is too long for a link: the address contains only the settings. ");
     this.command.show(this.prompts.length ? this.asCommand() : "");
   }
 
@@ -77,10 +79,10 @@ class Chat {
       (this.policy(side)?.seeds ?? 1) > 1 ? choice(`place-${side}`, "its seed", Array.from({ length: this.policy(side).seeds }, (_, i) => [String(i), `number ${i + 1}`]), this.places[side], (place) => this.change(() => (this.places[side] = Number(place)))) : null,
     ]);
     const knobs = KNOBS.map(({ name, label, usual, ...range }) => h("div", { className: "knob" }, h("label", { htmlFor: `knob-${name}` }, label), h("input", { id: `knob-${name}`, type: "number", ...range, value: this.sampling[name], onchange: (event) => {
-      if (event.target.value === "" || !event.target.checkValidity()) event.target.value = this.sampling[name];
+      if (!isUsable(event.target)) event.target.value = this.sampling[name];
       else this.change(() => (this.sampling[name] = Number(event.target.value)));
     } })));
-    this.input = h("textarea", { id: "prompt", rows: 2, required: true, maxLength: 10000, placeholder: this.policy("a").example, "aria-describedby": "prompt-hint", onkeydown: (event) => {
+    this.input = h("textarea", { id: "prompt", value: this.input?.value ?? "", rows: 2, required: true, maxLength: 10000, placeholder: this.policy("a").example, "aria-describedby": "prompt-hint", onkeydown: (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.ask();
@@ -133,7 +135,8 @@ class Chat {
     this.stop();
     const text = this.prompts.pop();
     if (text === undefined) return;
-    this.input.value = text;
+    const draft = this.input.value === this.taken ? "" : this.input.value;
+    this.input.value = this.taken = draft ? `${text}\n${draft}` : text;
     this.columns.forEach((column) => column.keep(this.prompts.length));
     this.remember(true);
     this.input.focus();

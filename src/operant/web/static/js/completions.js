@@ -12,6 +12,7 @@ class Completions {
   constructor(root, runs) {
     this.root = root;
     this.runs = runs;
+    this.panels = [];
     this.read();
     this.build();
     addEventListener("hashchange", () => location.reload());
@@ -21,6 +22,7 @@ class Completions {
   read() {
     const given = fragment();
     this.run = this.runs.includes(given.get("run")) ? given.get("run") : this.runs[0];
+    this.missing = given.has("run") && given.get("run") !== this.run ? `There are no completions of ${given.get("run")}, so another run is shown. ` : "";
     this.source = given.get("source") ?? "";
     this.seed = given.get("seed") ?? "";
     this.color = given.get("color") in COLORS ? given.get("color") : "advantage";
@@ -54,7 +56,10 @@ class Completions {
     this.command = commandLine();
     put(this.root, h("div", { className: "completions" },
       h("section", { className: "card", "aria-label": "Filter" },
-        h("div", { className: "bar" }, picker("Run", this.runs.map((name) => [name, name]), this.run, (name) => this.open(name)), this.sources, this.seeds,
+        h("div", { className: "bar" }, picker("Run", this.runs.map((name) => [name, name]), this.run, (name) => {
+            this.missing = "";
+            this.open(name);
+          }), this.sources, this.seeds,
           picker("Color", Object.entries(COLORS).map(([name, { title }]) => [name, title]), this.color, (name) => {
             this.color = name;
             this.remember();
@@ -66,7 +71,9 @@ class Completions {
 
   /** Show another run, or another kind of answers. */
   async open(run, source = "", seed = "", places = []) {
-    const answer = await call("completions/steps", { run });
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const answer = await call("completions/steps", { run }).catch((error) => ({ steps: { training: [], "held-out": [] }, command: "", note: "", failed: error.message }));
+    if (turn !== this.turn) return;
     Object.assign(this, { run, about: answer });
     const kinds = SOURCES.filter(([name]) => answer.steps[name].length);
     this.source = kinds.some(([name]) => name === source) ? source : kinds[0]?.[0] ?? "training";
@@ -77,11 +84,12 @@ class Completions {
     put(this.sources, kinds.map(([name, title]) => h("button", { type: "button", role: "radio", "aria-checked": String(name === this.source), onclick: () => this.open(run, name, this.seed) }, title)));
     put(this.seeds, seeds.length > 1 ? h("label", { className: "picker" }, h("span", {}, "Seed"), h("select", { onchange: (event) => this.open(run, this.source, event.target.value) }, seeds.map((one) => h("option", { value: one, selected: one === this.seed }, one)))) : null);
     this.command.show(answer.command);
-    put(this.note, answer.note);
-    this.note.hidden = !answer.note;
+    put(this.note, this.missing, answer.note);
+    this.note.hidden = !(this.missing || answer.note);
     const found = places.map((at) => this.steps.findIndex((step) => step.consumed === at)).filter((i) => i >= 0);
     this.panels = (found.length ? found : [this.steps.length - 1]).filter((i) => i >= 0).map((i) => new Panel(this, i));
-    if (!this.panels.length) put(this.stage, h("p", { className: "notice" }, "This run has no answers yet; they are saved at its next evaluation."));
+    if (answer.failed) put(this.stage, h("p", { className: "notice bad", role: "alert" }, answer.failed));
+    else if (!this.panels.length) put(this.stage, h("p", { className: "notice" }, "This run has no answers yet; they are saved at its next evaluation."));
     await this.arrange();
   }
 
@@ -154,6 +162,7 @@ class Panel {
   async load() {
     const { run, source, steps } = this.page;
     const turn = (this.turn = (this.turn ?? 0) + 1);
+    this.batch = null;
     this.label.textContent = `after ${whole(this.step.consumed)}`;
     this.slider.setAttribute("aria-valuetext", `${this.label.textContent}, ${this.at + 1} of ${steps.length}`);
     this.element.ariaBusy = "true";

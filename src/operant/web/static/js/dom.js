@@ -191,6 +191,11 @@ export function latest(action) {
   };
 }
 
+/** Return whether a field contains a number within its limits; only whole steps have to be met. */
+export function isUsable({ value, step, validity }) {
+  return value !== "" && !validity.rangeUnderflow && !validity.rangeOverflow && !(validity.stepMismatch && Number(step) >= 1);
+}
+
 /** Return whether a key is meant for the page, and not for a field. */
 export function isForPage(event) {
   const target = event.target;

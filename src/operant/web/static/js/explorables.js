@@ -3,7 +3,7 @@
 import { Bars } from "./bars.js";
 import { BatchPicker } from "./batches.js";
 import { Chart } from "./chart.js";
-import { call, commandLine, debounced, documentation, fragment, h, put, setFragment, short } from "./dom.js";
+import { call, commandLine, debounced, documentation, fragment, h, isUsable, put, setFragment, short } from "./dom.js";
 
 const WAIT_MILLISECONDS = 40;
 
@@ -32,7 +32,7 @@ class Explorable {
   knob({ name, title, least, most, step }) {
     const id = `${this.about.name}-${name}`;
     const inputs = ["range", "number"].map((type) => h("input", { type, min: least, max: most, step, value: this.values[name], ...(type === "range" ? { id } : { "aria-label": `${title}, as a number` }), oninput: (event) => {
-      if (event.target.value === "" || !event.target.checkValidity()) return;
+      if (!isUsable(event.target)) return;
       this.values[name] = Number(event.target.value);
       for (const other of inputs) if (other !== event.target) other.value = event.target.value;
       this.ask();
@@ -61,7 +61,7 @@ class Explorable {
     const { batch: names } = this.about;
     const found = [batch, batch?.rollout].find((one) => one && names.length && names.every((name) => name in one));
     if (!found && !this.batch) return null;
-    this.batch = found ? Object.fromEntries(names.map((name) => [name, found[name].map(Number)])) : null;
+    this.batch = found ? Object.fromEntries(names.map((name) => [name, found[name].map((one) => (typeof one === "boolean" ? Number(one) : one))])) : null;
     return this.draw();
   }
 
@@ -82,6 +82,7 @@ class Explorable {
       this.code.show(code);
       this.onchange();
     } catch (error) {
+      if (turn !== this.turn) return;
       this.problem.textContent = error.message;
       this.problem.hidden = false;
     }
