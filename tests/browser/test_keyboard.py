@@ -78,6 +78,9 @@ def test_the_map_is_searched_and_read(page):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("at=train"))
+    while "at=" in page.url:
+        page.go_back()
+    expect(page.locator(".leaf-detail .title")).to_have_text("Q-learning")
 
 
 def test_a_knob_is_turned(page):

@@ -108,3 +108,17 @@ def test_several_answers_are_ranked_by_keys(page, runs):
     expect(page.get_by_label("Answer D")).to_be_visible()
     page.keyboard.press("t")
     expect(state).to_have_text("Saved: Tie")
+
+
+def test_the_focus_stays_on_the_button_and_another_window_is_told_that_it_came_late(page):
+    other = page.context.new_page()
+    for window in (page, other):
+        window.goto("/labels#run=low&as=carol&overlap=3")
+        expect(window.get_by_role("button", name="Tie")).to_be_visible()
+    page.get_by_role("button", name="Tie").press("Enter")
+    expect(page.get_by_role("status").first).to_have_text("Saved: Tie")
+    expect(page.get_by_role("button", name="Tie")).to_be_focused()
+    other.keyboard.press("a")
+    expect(other.get_by_role("status").first).to_have_text(
+        "Not saved: carol has labeled this item in another window in the meantime"
+    )

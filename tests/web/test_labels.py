@@ -102,7 +102,7 @@ def test_another_answer_to_the_same_item_is_rejected(folder):
     item = labels.following(folder, "spoken", "ann")["item"]
     record(folder, item, "A", event_id="one")
     for event_id, outcome in (("two", "B"), ("one", "B")):
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="ann has labeled this item in another window"):
             record(folder, item, outcome, event_id=event_id)
     arguments = {"run": "spoken", "annotator": "ann", "item_id": item["id"], "outcome": "B", "event_id": "x"}
     assert answer(folder, json.dumps(["labels.record", arguments | {"seconds": 1}]).encode())[0] == 409

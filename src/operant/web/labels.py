@@ -99,9 +99,9 @@ def record(  # noqa: PLR0917 - by name, from JSON
     outcome = cast(Outcome, outcome)
     try:
         store.record(shown, outcome, event_id=event_id, shown_at=now - taken, answered_at=now, ranks=ranks)
-    except ConflictError:
+    except ConflictError as error:
         if not _is_stored(store, event_id, item_id, annotator, outcome):
-            raise
+            raise ConflictError(f"{annotator} has labeled this item in another window in the meantime") from error
     return {"saved": True, **following(runs, run, annotator, overlap, bool(round))}
 
 

@@ -88,6 +88,7 @@ class Labels {
   }
 
   show(answer) {
+    const focused = this.item ? [...this.root.querySelectorAll("button")].indexOf(document.activeElement) : -1;
     this.item = answer.item;
     this.progress.max = Math.max(1, answer.items);
     this.progress.value = Math.min(answer.answered, answer.items);
@@ -110,6 +111,7 @@ class Labels {
       h("div", { className: "text" }, text(completion)))));
     put(this.buttons, OUTCOMES.filter(([outcome]) => !(many && outcome.length === 1)).map(([outcome, title, key]) =>
       h("button", { type: "button", onclick: () => this.answer(outcome) }, `${many ? MANY[outcome] ?? title : title} `, h("kbd", {}, key))), this.undoButton);
+    this.root.querySelectorAll("button")[focused]?.focus();
     this.root.dataset.ready = this.item.id;
   }
 

@@ -18,8 +18,9 @@ class Map_ {
     put(root, h("div", { className: "map-page" },
       h("div", { className: "bar" }, h("h2", { className: "title" }, tree.title), this.search), h("div", { className: "trunk", "aria-hidden": "true" }), h("div", { className: "branches" }, columns), this.detail));
     document.addEventListener("keydown", (event) => this.key(event));
-    addEventListener("hashchange", () => this.open(fragment().get("at"), false));
-    this.open(fragment().get("at") ?? "q-learning", false);
+    const show = () => this.open(fragment().get("at") ?? "q-learning", false);
+    addEventListener("hashchange", show);
+    show();
     root.dataset.ready = "1";
   }
 
