@@ -131,3 +131,29 @@ def test_the_last_of_several_frames_is_announced(page):
     for _ in range(3):
         page.keyboard.press(".")
     expect(page.locator("#announcer")).to_contain_text("Sweep 3;")
+
+
+def test_a_jump_that_loses_an_end_disappears(page):
+    open_at(page, "world=jumps&a=value-iteration")
+    jumps = page.locator(".world .jump")
+    expect(jumps).to_have_count(4)
+    page.get_by_role("radio", name="Wall").click()
+    jumps.last.click()
+    expect(jumps).to_have_count(2)
+    page.get_by_text("Size and rules").click()
+    page.get_by_label("Rows", exact=True).fill("1")
+    page.get_by_label("Rows", exact=True).press("Enter")
+    expect(jumps).to_have_count(0)
+    expect(page.locator(".panel [role=alert]")).to_be_hidden()
+    expect(page.locator("main")).to_have_attribute("data-ready", "3")
+    expect(page.locator(".panel .facts dd")).not_to_have_count(0)
+
+
+def test_the_theme_changes_in_a_window_that_stores_nothing(page):
+    page.add_init_script(
+        "Storage.prototype.setItem = Storage.prototype.getItem = () => { throw new Error('private'); }"
+    )
+    open_at(page, "world=maze")
+    for theme in ("light", "dark", "auto"):
+        page.get_by_role("button", name="Change colors").click()
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)

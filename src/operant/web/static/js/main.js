@@ -63,7 +63,7 @@ async function start() {
     if (link.getAttribute("href") === location.pathname) link.setAttribute("aria-current", "page");
   }
   document.getElementById("theme").addEventListener("click", () =>
-    setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
+    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]));
   addDocumentation().catch(() => {}); // the page itself reports that the server does not respond
   const page = document.getElementById("page");
   let keys = [];

@@ -5,7 +5,7 @@ import { Chart, nearest } from "./chart.js";
 import { addressOf, announce, call, copy, debounced, documentation, fragment, h, isForPage, save, setFragment, whole } from "./dom.js";
 import { editor } from "./editor.js";
 import { Panel } from "./panel.js";
-import { copyOf, decoded, drawingOf, encoded, kindOf, rewardOf, worldOf } from "./world.js";
+import { copyOf, decoded, drawingOf, encoded, kindOf, rewardOf, withoutLooseEnds, worldOf } from "./world.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 40, 80];
 const VIEWS = [["values", "Values"], ["q", "Q"], ["visits", "Visits"], ["error", "Error"]];
@@ -236,7 +236,7 @@ class Playground {
     const next = copyOf(this.world);
     if (painted === "S" && this.world.cells.flat().includes("C")) next.cells = next.cells.map((row) => row.map((one) => (one === "S" ? "." : one)));
     next.cells[r][c] = painted;
-    this.edited(next, this.fresh); // a stroke is one change
+    this.edited(withoutLooseEnds(next), this.fresh); // a stroke is one change
     this.fresh = false;
   }
 

@@ -65,9 +65,16 @@ export function resized(world, rows, columns) {
   const next = copyOf(world);
   next.cells = Array.from({ length: rows }, (_, r) => Array.from({ length: columns }, (_, c) => world.cells[r]?.[c] ?? "."));
   if (next.rules.wind.length) next.rules.wind = Array.from({ length: columns }, (_, c) => world.rules.wind[c] ?? 0);
-  const kept = new Set(next.cells.flat());
-  next.jumps = next.jumps.filter((jump) => jump.split(" ").slice(0, 2).every((letter) => kept.has(letter)));
-  return next;
+  return withoutLooseEnds(next);
+}
+
+/** Return a world without the jumps that have lost an end, and without their other ends. */
+export function withoutLooseEnds(world) {
+  const kept = new Set(world.cells.flat());
+  const ends = (jump) => jump.split(" ").slice(0, 2);
+  const jumps = world.jumps.filter((jump) => ends(jump).every((letter) => kept.has(letter)));
+  const used = new Set(jumps.flatMap(ends));
+  return { ...world, jumps, cells: world.cells.map((row) => row.map((token) => (kindOf(token) === "jump" && !used.has(token) ? "." : token))) };
 }
 
 /** Return the type of a cell: wall, start, end, cliff, bonus, jump or floor. */
