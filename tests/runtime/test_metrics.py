@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.runtime.metrics import RecordWriter, read_records, rewind
+from operant.runtime.metrics import RecordWriter, last_record, read_records, rewind
 
 
 @pytest.fixture
@@ -72,6 +72,17 @@ def test_a_torn_last_line_costs_itself_alone(path, cut):
 def test_lines_that_are_no_records_are_left_out(path):
     path.write_bytes(b'{"consumed": 1}\n\n[1]\n"x"\n\xff\xfe\n{"consumed": 2}\n' + b"[" * 100_000 + b"\n")
     assert [r["consumed"] for r in read_records(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("ending", ["", '{"consumed": 3'])
+@pytest.mark.parametrize("padding", [0, 200_000])
+def test_the_last_record_is_found_from_the_end(path, ending, padding):
+    write(path, {"consumed": 1, "a": " " * padding}, {"consumed": 2, "a": " " * padding})
+    with path.open("a", encoding="utf-8") as file:
+        file.write(ending)
+    assert last_record(path)["consumed"] == 2
+    assert last_record(path.parent / "nothing") is None
+    assert last_record(path.parent) is None
 
 
 def test_no_file_has_no_records(path):

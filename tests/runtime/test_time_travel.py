@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,16 @@ def test_one_cannot_go_further_than_the_run(tmp_path):
             travel.go(at)
     with pytest.raises(ValueError, match="has already used 120 of its budget"):
         TimeTravel(run, travel.learner)
+
+
+def test_the_end_of_a_long_run_is_known_without_reading_all_of_it(tmp_path):
+    run = trained(tmp_path / "run")
+    travel = TimeTravel(run, Regression())
+    line = b'{"consumed": 1, "loss": [0.125, 0.25, 0.5, 1.0]}\n'
+    run.metrics_path.write_bytes(line * 400_000 + run.metrics_path.read_bytes())
+    began = time.monotonic()
+    assert travel.end == 400
+    assert time.monotonic() - began < 0.5
 
 
 def test_updates_under_another_budget_are_not_computed_again(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from operant.runtime.metrics import line_of
-from operant.web.curves import MOST_POINTS, Columns, decimated, last_record, table
+from operant.web.curves import MOST_POINTS, Columns, decimated, table
 
 
 def write(path, records, mode="w"):
@@ -59,17 +59,6 @@ def test_lines_that_hold_no_record_are_left_out(tmp_path):
     assert np.isnan(table(column.values["a"])).all()
     assert decimated(column, "a")["center"] == [None]
     assert Columns().read(tmp_path / "nothing", ["a"]).consumed == []
-
-
-@pytest.mark.parametrize("ending", ["", '{"consumed": 3'])
-@pytest.mark.parametrize("padding", [0, 200_000])
-def test_the_last_record_is_found_from_the_end(tmp_path, ending, padding):
-    path = tmp_path / "metrics.jsonl"
-    write(path, [{"consumed": 1, "a": " " * padding}, {"consumed": 2, "a": " " * padding}])
-    with path.open("a", encoding="utf-8") as file:
-        file.write(ending)
-    assert last_record(path)["consumed"] == 2
-    assert last_record(tmp_path / "nothing") is None
 
 
 def test_a_curve_keeps_its_extremes(tmp_path):

@@ -20,6 +20,9 @@ from operant.runtime.files import read_regular, replace_durably, require_regular
 
 logger = logging.getLogger(__name__)
 
+TAIL_BYTES = 1 << 16
+"""Number of bytes at the end of a file that are searched first for the last record."""
+
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -100,6 +103,24 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _lines(path) if record is not None]
 
 
+def last_record(path: Path) -> dict[str, Any] | None:
+    """Return the last complete record of a JSON Lines file, read from its end; None without one."""
+    try:
+        require_regular(path)
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            for span in (TAIL_BYTES, size):
+                file.seek(max(0, size - span))
+                lines = file.read().split(b"\n")
+                whole = lines[:-1] if span >= size else lines[1:-1]  # the first one may be incomplete
+                found = next((record for record in map(_record, reversed(whole)) if record is not None), None)
+                if found is not None or span >= size:
+                    return found
+    except OSError:
+        pass
+    return None
+
+
 def used_budget(record: Mapping[str, Any], missing: int | None = 0) -> int:
     """Return the budget `consumed` of a record, or of a session in `run.json`.
 
@@ -161,11 +182,16 @@ def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
     require_regular(path)
     with path.open("rb") as file:
         for line in file:
-            try:
-                record = json.loads(line) if line.strip() else None
-            except (ValueError, RecursionError):
-                record = None
-            yield line, _restored(record) if isinstance(record, dict) else None
+            yield line, _record(line)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return the record in a line, or None."""
+    try:
+        record = json.loads(line) if line.strip() else None
+    except (ValueError, RecursionError):
+        return None
+    return _restored(record) if isinstance(record, dict) else None
 
 
 def _plain(value: Any) -> Any:

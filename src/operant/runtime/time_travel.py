@@ -20,7 +20,7 @@ from operant.runtime.checkpoints import CheckpointError, load, verify
 from operant.runtime.encoding import digest, flatten, size_in_bytes, unflatten
 from operant.runtime.history import hashes
 from operant.runtime.learner import Learner
-from operant.runtime.metrics import read_records
+from operant.runtime.metrics import last_record
 from operant.runtime.run import Run, RunError
 from operant.state import State
 
@@ -141,7 +141,7 @@ class TimeTravel:
     def end(self) -> int:
         """Budget used by the run so far, the latest valid target."""
         checkpoints = [_consumed(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
-        records = [*read_records(self._run.metrics_path)[-1:], *read_records(self._run.evaluations_path)[-1:]]
+        records = [last_record(path) or {} for path in (self._run.metrics_path, self._run.evaluations_path)]
         return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
 
     def go(self, at: int) -> Arrival:

@@ -21,8 +21,6 @@ MOST_POINTS = 500
 """Maximum number of points of a curve."""
 MOST_FILES = 64
 """Maximum number of files in the cache."""
-TAIL_BYTES = 1 << 16
-"""Number of bytes at the end of a file that are searched first for the last line."""
 
 Floats = NDArray[np.float64]
 
@@ -101,26 +99,6 @@ def _record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return cast(dict[str, Any], record) if isinstance(record, dict) else None
-
-
-def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last complete record of a JSON Lines file, read from the end; None without a record."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            for span in (TAIL_BYTES, size):
-                file.seek(max(0, size - span))
-                lines = file.read().split(b"\n")
-                whole = lines[:-1] if span >= size else lines[1:-1]  # the first one may be incomplete
-                for line in reversed(whole):
-                    record = _record(line)
-                    if record is not None:
-                        return record
-                if span >= size:
-                    break
-    except OSError:
-        pass
-    return None
 
 
 def decimated(column: Column, metric: str | None) -> dict[str, Any]:

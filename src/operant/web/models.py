@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from operant import catalog
+from operant.runtime.metrics import last_record
 from operant.runtime.run_paths import shown_path
-from operant.web.curves import last_record
 from operant.web.folders import folder_of, names_of
 from operant.web.runs import settings_of
 from operant.web.states import step_folders

@@ -13,10 +13,10 @@ from typing import Any, cast
 from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.locks import is_held
-from operant.runtime.metrics import used_budget
+from operant.runtime.metrics import last_record, used_budget
 from operant.runtime.run_paths import location
 from operant.runtime.sessions import UNFINISHED, described
-from operant.web.curves import Columns, decimated, last_record
+from operant.web.curves import Columns, decimated
 from operant.web.documentation import page_of
 from operant.web.folders import MOST_RUNS, NAME, folder_of, hidden_in, names_of
 from operant.web.workers import NotFoundError
