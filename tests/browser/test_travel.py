@@ -242,6 +242,8 @@ def test_scenes_that_cannot_be_loaded_stop_the_episode(page):
         asked.append(route)
         route.abort()
 
+    page.get_by_label("Speed").select_option("0.25")
+    page.get_by_role("button", name="Play", exact=True).click()
     page.route("**/travel/scenes", refuse)
     page.get_by_role("radio", name="Greedy").click()
     expect(page.locator(".travel [role=alert]")).to_contain_text("the server does not respond")
