@@ -89,6 +89,17 @@ def test_a_growing_run_leaves_opened_parts_and_the_focus_alone(page, runs):
     expect(page.get_by_role("button", name="two", exact=True)).to_be_focused()
 
 
+def test_of_many_selected_runs_some_are_followed(page, runs):
+    for i in range(70):
+        shutil.copytree(runs / "two", runs / "many" / str(i))
+    with page.expect_response(re.compile("/events")) as followed:
+        page.goto("/runs#runs=" + ",".join(f"many/{i}" for i in range(70)))
+    assert followed.value.status == 200
+    expect(page.locator(".figure").first.locator(".curve")).to_have_count(70)
+    shutil.rmtree(runs / "many")
+    page.faults[:] = [fault for fault in page.faults if "404" not in fault]
+
+
 def test_events_wait_for_the_answers_to_earlier_ones(page, runs):
     asked, held = [], []
 

@@ -121,6 +121,23 @@ def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
             expect(figure.get_by_text("Table", exact=True)).to_be_visible()
 
 
+def test_a_drag_that_ends_outside_the_curve_is_a_step_of_the_back_button(page):
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, "/runs#runs=pole")
+    box = page.locator(".stage .chart").first.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.click(x, y)
+    expect(page.locator(".arrival")).to_contain_text("Update at")
+    first = page.url
+    page.mouse.down()
+    page.mouse.move(x - 150, y)
+    page.mouse.move(x - 200, box["y"] - 30)
+    page.mouse.up()
+    expect(page).not_to_have_url(first)
+    page.go_back()
+    expect(page).to_have_url(first)
+
+
 def test_the_back_button_returns_to_the_update_of_another_run(page):
     page.emulate_media(reduced_motion="reduce")
     opened(page, "/runs#runs=lake&at=1000")
@@ -128,6 +145,7 @@ def test_the_back_button_returns_to_the_update_of_another_run(page):
     watch = page.locator(".travel .command code").first
     page.get_by_role("button", name="pole", exact=True).click()
     expect(watch).not_to_be_visible()
+    expect(page.get_by_label("Update, by the budget used")).to_be_visible()
     page.keyboard.press("ArrowLeft")
     arrived(page, 2048)
     expect(watch).to_have_text(re.compile(r"pole --at 2048$"))

@@ -37,8 +37,11 @@ export class Chart {
       h("figcaption", {}, h("strong", {}, options.title), this.legend, this.readout), this.svg, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
     if (options.onpick) {
-      const pick = (event) => event.buttons && this.scale && options.onpick(this.xAt(event));
-      this.svg.addEventListener("pointerdown", pick);
+      const pick = (event) => event.buttons & 1 && this.scale && options.onpick(this.xAt(event));
+      this.svg.addEventListener("pointerdown", (event) => {
+        this.svg.setPointerCapture(event.pointerId); // a drag may end outside
+        pick(event);
+      });
       this.svg.addEventListener("pointermove", pick);
       this.svg.addEventListener("pointerup", () => options.onpicked?.());
       this.svg.classList.add("picked");

@@ -8,6 +8,7 @@ import { Travel, TRAVEL_KEYS } from "./travel.js";
 const LIST_SECONDS = 2;
 const SLOW_SECONDS = 15;
 const SHOWN_ROWS = 500;
+const MOST_FOLLOWED = 64;
 const KEYS = [["/", "filter"], ["b", "band or single seeds"], ["j k", "next, previous run"], ["x", "select it"], ["p", "pin it"], ["c", "compare: to the table"], ["Esc", "clear the filter"], ...TRAVEL_KEYS];
 
 class Runs {
@@ -90,9 +91,9 @@ class Runs {
     document.addEventListener("visibilitychange", () => this.listen());
   }
 
-  /** Follow the files of the selected runs; records written while the page is hidden are read when it is shown. */
+  /** Follow the files of the selected runs, of as many as the server allows; records written while the page is hidden are read when it is shown. */
   listen() {
-    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.known().join(","), file: this.metric ? "metrics" : "evaluations" })}`;
+    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.known().slice(0, MOST_FOLLOWED).join(","), file: this.metric ? "metrics" : "evaluations" })}`;
     if (wanted === this.followed) return;
     this.followed = wanted;
     this.source?.close();
