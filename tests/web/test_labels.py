@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -17,6 +19,14 @@ from operant.web.workers import NotFoundError
 from web.folders import make_run  # type: ignore[import-not-found]
 
 PROMPTS = ("1+1=", "2+2=", "<script>alert(1)</script>")
+REPEATING = """
+import sys
+from operant.language.preferences import PreferenceStore
+
+PreferenceStore(sys.argv[1]).next_item("ann", repeat=True)
+print("shown", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -116,6 +126,20 @@ def test_an_answer_that_is_undone_is_asked_again(folder):
     assert (undone["undone"], undone["item"], undone["answered"]) == (True, item, 0)
     assert labels.undo(folder, "spoken", "ann", new_event_id()) == {"undone": False}
     assert labels.undo(folder, "spoken", "bob", new_event_id()) == {"undone": False}
+
+
+def test_an_item_that_another_process_repeats_waits_in_that_round_only(folder):
+    state = labels.following(folder, "spoken", "ann")
+    while state["item"]:
+        state = record(folder, state["item"], "A")
+    command = [sys.executable, "-c", REPEATING, str(folder / "spoken" / "preferences.sqlite")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "shown\n"
+        assert labels.following(folder, "spoken", "ann")["waiting"] == 0
+        state = labels.following(folder, "spoken", "ann", repeat=True)
+        while state["item"]:
+            state = record(folder, state["item"], "A", round=1)
+        assert state["waiting"] == 1
 
 
 def test_annotators_share_the_work(folder):

@@ -55,7 +55,8 @@ def following(runs: Path, run: str, annotator: str, overlap: int = 1, repeat: bo
     """
     _check_name(annotator)
     store = _store(runs, run)
-    return _state(store, annotator, store.next_item(annotator, overlap=overlap, repeat=repeat))
+    shown = store.next_item(annotator, overlap=overlap, repeat=repeat)
+    return _state(store, annotator, shown, repeat=repeat)
 
 
 def record(  # noqa: PLR0917 - by name, from JSON
@@ -170,11 +171,13 @@ def _is_stored(store: PreferenceStore, event_id: str, item_id: str, annotator: s
     )
 
 
-def _state(store: PreferenceStore, annotator: str, shown: Presentation | None) -> dict[str, Any]:
+def _state(
+    store: PreferenceStore, annotator: str, shown: Presentation | None, *, repeat: bool = False
+) -> dict[str, Any]:
     answered = sum(event.annotator == annotator for event in store.labels())
     counts = {"answered": answered, "items": len(store.items())}
     if shown is None:
-        return {"item": None, "waiting": store.waiting(annotator), **counts}
+        return {"item": None, "waiting": store.waiting(annotator, repeat=repeat), **counts}
     texts = [_text(text) for text in shown.completions]
     return {
         "item": {"id": shown.item_id, "round": shown.round, "prompt": _text(shown.prompt), "completions": texts},
