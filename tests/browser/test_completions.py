@@ -94,3 +94,19 @@ def test_answers_that_cannot_be_loaded_are_reported_and_no_others_shown(page):
     expect(page.locator(".step")).to_have_count(0)
     expect(page.get_by_role("alert")).to_contain_text("the server does not respond")
     page.faults[:] = [fault for fault in page.faults if "ERR_FAILED" not in fault]
+
+
+def test_a_text_from_right_to_left_begins_on_the_right(page):
+    page.goto("/completions#run=words")
+    expect(page.locator(".answer")).not_to_have_count(0)
+    page.locator(".text.prompt").first.evaluate(
+        "place => place.replaceChildren('\u05e9\u05dc\u05d5\u05dd!', '\\nhello!')"
+    )
+    gaps = page.locator(".text.prompt").first.evaluate("""place => [...place.childNodes].map((node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const line = [...range.getClientRects()].filter((box) => box.width > 0).at(-1), box = place.getBoundingClientRect();
+        return [line.left - box.left, box.right - line.right];
+    })""")  # noqa: E501
+    assert gaps[0][1] < 5 < gaps[0][0]
+    assert gaps[1][0] < 5 < gaps[1][1]
