@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,7 @@ def header(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 @contextmanager
-def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+def snapshot(connection: sqlite3.Connection) -> Generator[None]:
     """Let several queries read one state of the database, whatever other processes commit between them."""
     if connection.in_transaction:
         yield
