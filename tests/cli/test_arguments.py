@@ -313,6 +313,13 @@ def test_flags_and_files_decide_the_defaults_of_others_as_parameters_do(algorith
     assert parse_training([algorithm, "arithmetic", "--config", named, *words])[1] == expected
 
 
+@pytest.mark.parametrize(
+    "words", [("--prompts-per-batch", "1e2"), ("--prompts-per-batch", "1_00"), ("--prompts", "100"), ("--prompts=1e2",)]
+)
+def test_a_size_decides_the_learning_rate_in_every_notation_and_under_its_old_name(words):
+    assert parse_training(["grpo", "arithmetic", *words])[1] == configure("grpo", "arithmetic", prompts_per_batch=100)
+
+
 def test_a_size_that_is_no_number_is_rejected():
     with pytest.raises(ValueError, match=r"--num-generations: expected a whole number .*, got many"):
         parse_training(["grpo", "arithmetic", "--num-generations", "many"])

@@ -19,7 +19,7 @@ from operant.catalog import old_names
 from operant.cli.flags import flags_of, in_a_line, unknown
 from operant.cli.output import wrapped
 from operant.cli.seeds import require_number_of_seeds
-from operant.cli.values import REGISTRY
+from operant.cli.values import REGISTRY, whole
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.tables import from_table
@@ -227,9 +227,9 @@ def parse_training(
     flags = list(arguments[len(positional) :])
     asks_for_help = "-h" in flags or "--help" in flags
     require_number_of_seeds(flags)
-    first_look = _first_look(flags)
-    if len(positional) == 1 and first_look.dataset and catalog.find(positional[0]).package == "language":
-        positional.append(Path(first_look.dataset).stem)
+    dataset = _first_look(flags).dataset
+    if len(positional) == 1 and dataset and catalog.find(positional[0]).package == "language":
+        positional.append(Path(dataset).stem)
     if len(positional) < 2 and not asks_for_help:
         raise ValueError(_missing_words(positional, verb))
     known = {entry.name for entry in catalog.ALGORITHMS}
@@ -243,10 +243,11 @@ def parse_training(
             f"of seeds and budget."
         )
         parse(kind or TrainOptions, flags, command, description=note)
-    options, config = _defaults(algorithm, task, first_look, kind)
     entry = catalog.find(algorithm)
+    flags = old_names.current_flags(entry.config_class, flags)
+    options, config = _defaults(algorithm, task, _first_look(flags), kind)
     config_class = cast(type[Any], type(config))
-    flags = _with_values(config_class, old_names.current_flags(config_class, flags))
+    flags = _with_values(config_class, flags)
     if entry.unit == "environment steps":
         flags = [re.sub(r"^--total[-_]timesteps(?==|$)", "--budget", flag) for flag in flags]
     field_name = re.sub(r"\W", "_", entry.label)
@@ -291,7 +292,7 @@ def _first_look(flags: Sequence[str]) -> argparse.Namespace:
 
 def _whole(text: str) -> int | None:
     try:
-        return int(text)
+        return whole(text)
     except ValueError:
         return None
 
