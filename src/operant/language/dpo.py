@@ -10,7 +10,6 @@ What differs from the paper: the log-probabilities of the reference are computed
 the state (`precompute`); and the first loss is checked against its known value, log 2 for equal policy and reference.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,8 +80,8 @@ class DPO(DeclaredState):
         model: policy.
         reference: reference model; None if its log-probabilities are precomputed.
         precomputed: reference log-probabilities of the chosen and the rejected answer of each pair, `[N + H, 2]`:
-            training pairs, then held-out pairs, NaN for those that the budget does not reach; None before the first
-            step, or without `precompute`.
+            training pairs, then held-out pairs, 0 for those that the budget does not reach (checkpoints must be
+            finite); None before the first step, or without `precompute`.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")
@@ -204,7 +203,7 @@ class DPO(DeclaredState):
             packed = self._packed(part)
             return self._sums(self.model.log_probs(packed)[0], packed).cpu()
 
-        found = torch.full((len(self.pairs) + len(self.held_out), 2), math.nan)
+        found = torch.zeros(len(self.pairs) + len(self.held_out), 2)
         found[wanted] = torch.cat(self.shards.map(sums, self._parts(wanted)))
         return found
 
