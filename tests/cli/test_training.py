@@ -56,6 +56,25 @@ def test_the_next_command_uses_a_reward_model_as_it_was_trained(algorithm, comma
     assert command in next_commands("runs/r", catalog.find(algorithm), "steps", process=process)
 
 
+def test_the_next_commands_leave_out_what_the_run_cannot_do(cli, tmp_path):
+    arms = ["train", "thompson", "operant/TwoArms-v0", "--budget", 100, "--seeds", 1, "--run", tmp_path / "arms"]
+    status, out, err = cli(*arms)
+    assert status == 0, err
+    assert "operant show" in out
+    assert "operant watch" not in out
+
+    pairs, run = tmp_path / "pairs.jsonl", tmp_path / "dpo"
+    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": "0"} for n in range(10)]
+    pairs.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    status, out, err = cli("train", "dpo", pairs, "--budget", 4, "--batch-size", 4, "--run", run)
+    assert status == 0, err
+    assert "operant chat" in out
+    assert "--samples" not in out
+    status, _, err = cli("evaluate", run, "--samples", 8)
+    assert status == 2
+    assert "this run of dpo has no reward function for answers" in err
+
+
 def test_the_next_command_of_a_reward_model_whose_supervision_is_changed(cli, tmp_path):
     arguments = ["--supervision", "process", "--budget", 8, "--train-examples", 16, "--held-out", 4, "--batch-size", 8]
     status, out, err = cli("train", "reward-model", "steps", *arguments, "--seeds", 1, "--run", tmp_path / "run")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from operant.envs import EnvError, GymnasiumEnv, make, maker_like
-from operant.envs.registry import drawn, from_object, make_single, own_files, specified
+from operant.envs.registry import drawn, from_object, make_single, own_files, render_modes, specified
 
 DRAWING = "step: -1\n\nS..\n.#.\n..G\n"
 
@@ -89,6 +90,7 @@ def test_environments_without_end_are_cut_where_that_is_asked_for():
         ("operant/Grid-v0", {}, "operant/Grid-v0 needs drawing"),
         ("operant/Grid-v0", {"drawing": "S?G"}, "line 1, column 2: .* is not a cell"),
         ("FrozenLake-v1", {"is_slipery": False}, "did you mean is_slippery"),
+        ("FrozenLake-v1", {"is_slippery": "no"}, "is_slippery of FrozenLake-v1 must be true or false, got 'no'"),
         ("FrozenLake-v1", {"map_name": "9x9"}, "constructor of FrozenLake-v1 raised KeyError: '9x9'"),
     ],
 )
@@ -123,6 +125,13 @@ def test_an_environment_without_a_space_names_it(missing, tmp_path):
     (tmp_path / "spaceless.py").write_text(textwrap.dedent(text))
     with pytest.raises(ValueError, match=f"Mine has no {missing}: set it"):
         make(f"{tmp_path / 'spaceless.py'}:Mine", 1, [0])
+
+
+def test_the_render_modes_of_a_task_are_known_without_creating_it():
+    assert "rgb_array" in (render_modes(specified("CartPole-v1")) or ())
+    assert render_modes(specified("operant/TwoArms-v0")) == ("ansi",)
+    assert render_modes(specified("OperantTestField-v0", {"size": 101})) == ()
+    assert render_modes(EnvSpec("Made-v0", entry_point=lambda **_: Field(3))) is None
 
 
 def test_the_files_of_custom_environments(tmp_path, monkeypatch):

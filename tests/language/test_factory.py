@@ -137,7 +137,7 @@ def test_a_data_set_in_a_file(train, tmp_path):
         assert len(learner.held_out) == 4
         (score,) = trained.evaluate().scores
         assert score < 0, "without a reward the score is the likelihood"
-        with pytest.raises(ValueError, match="sft trains no generative model"):
+        with pytest.raises(ValueError, match="this run of sft has no reward function for answers"):
             trained.experiment.sample(2, 2)
 
 

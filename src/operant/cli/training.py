@@ -177,8 +177,21 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     process = trained.run.asked().get("supervision") == "process"
-    print(f"\n{next_commands(place, entry, settings.task, process=process)}")
+    can = {"sample" if is_language_model else "watch": _can_sample_or_watch(trained)}
+    print(f"\n{next_commands(place, entry, settings.task, process=process, **can)}")
     return status
+
+
+def _can_sample_or_watch(trained: "Trained") -> bool:
+    """Return whether sampled answers of a language model have rewards, or whether the task of a policy has frames."""
+    from operant.envs.registry import render_modes, specified
+    from operant.runtime.experiment import Answering
+
+    settings = trained.run.settings
+    if isinstance(trained.experiment, Answering):
+        return trained.experiment.can_sample
+    modes = render_modes(specified(settings.task, settings.env_kwargs))
+    return modes is None or "rgb_array" in modes
 
 
 def _facts(trained: "Trained", consumed: int) -> dict[str, Any]:
@@ -298,7 +311,15 @@ def health(trained: "Trained") -> str:
     return f"Health, all seeds together: {', '.join(found)}." if found else ""
 
 
-def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str = "", *, process: bool = False) -> str:
+def next_commands(
+    place: str,
+    entry: catalog.Algorithm | None = None,
+    task: str = "",
+    *,
+    process: bool = False,
+    sample: bool = True,
+    watch: bool = True,
+) -> str:
     """Return suggested commands for the run at `place`.
 
     Args:
@@ -306,6 +327,8 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
         entry: algorithm of the run. Default: one that acts in environments.
         task: task of the run.
         process: whether a reward model scores the steps of an answer.
+        sample: whether sampled answers of a language model have rewards.
+        watch: whether the task can be rendered.
     """
     from operant.envs.worlds.games import BOARD_GAMES
 
@@ -336,6 +359,8 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str 
             f"evaluate {place} --samples 8": "avg@8 and pass@8 of its answers",
             f"train grpo TASK --init {place}": "continue with GRPO",
         }
+    failing = {f"evaluate {place} --samples 8": not sample, f"watch {place}": not watch}
+    calls = {call: what for call, what in calls.items() if not failing.get(call)}
     calls |= {f"compare {place} ANOTHER-RUN": "compare with other runs"}
     width = max(map(len, calls))
     return "\n".join(["Next:", *(f"  operant {call:{width}}  {what}" for call, what in calls.items())])

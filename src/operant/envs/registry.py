@@ -30,6 +30,9 @@ GYMNASIUMS_OWN = ("max_episode_steps",)
 MADE_BY_GYMNASIUM = ("OrderEnforcing", "PassiveEnvChecker", "TimeLimit", "HumanRendering", "RenderCollection")
 """Wrappers that `gymnasium.make` adds itself."""
 
+_SWITCHES = ("true", "false", "yes", "no", "on", "off")
+"""Texts that mean true or false, but not in JSON."""
+
 _INSTALLED = ("operant", "gymnasium", "__main__")
 """Modules that are not recorded as files of an environment, such as a training script, which contains other code."""
 
@@ -195,11 +198,14 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
     ]
     more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     accepted = ", ".join([*named, *GYMNASIUMS_OWN]) + (", and others that it passes on" if more else "")
-    for name in own:
+    for name, value in own.items():
         if name not in named and not more:
             near = difflib.get_close_matches(name, named, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{spec.id} has no parameter {name!r}: its constructor accepts {accepted}{hint}")
+        switch = name in named and isinstance(parameters[name].default, bool)
+        if switch and isinstance(value, str) and value.lower() in _SWITCHES:
+            raise ValueError(f"{name} of {spec.id} must be true or false, got {value!r}, a text, which counts as true")
     missing = [
         name for name in named if parameters[name].default is inspect.Parameter.empty and name not in spec.kwargs
     ]
@@ -211,12 +217,25 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
         )
 
 
+def render_modes(spec: EnvSpec) -> tuple[str, ...] | None:
+    """Return the render modes of an environment's class; None if a function creates it, or the import fails."""
+    try:
+        creator = _creator(spec)
+    except Exception:
+        return None
+    metadata = cast(Mapping[str, Any], getattr(creator, "metadata", {}))
+    return tuple(metadata.get("render_modes", ())) if inspect.isclass(creator) else None
+
+
+def _creator(spec: EnvSpec) -> Any:
+    point: Any = spec.entry_point
+    return load_env_creator(point) if isinstance(point, str) else point
+
+
 def _parameters(spec: EnvSpec) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of an environment's constructor; None if they are unknown or the import fails."""
-    point: Any = spec.entry_point
     try:
-        creator = load_env_creator(point) if isinstance(point, str) else point
-        return inspect.signature(creator).parameters
+        return inspect.signature(_creator(spec)).parameters
     except Exception:
         return None  # creating the environment reports the error
 

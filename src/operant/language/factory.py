@@ -49,7 +49,7 @@ class Member:
         learner: an `operant.runtime.learner.Learner`; `learner.model` is the trained model.
         score: function that evaluates it on a maximum number of held-out examples, and may be interrupted.
         engine: sampling engine; None if training does not sample.
-        sample: function that samples several answers to each held-out prompt; None for non-generative models.
+        sample: function that samples several answers to each held-out prompt; None if answers have no reward.
     """
 
     learner: Any
@@ -137,14 +137,20 @@ class Experiment:
         ]
         return [ledger for ledger in found if ledger is not None]
 
+    @property
+    def can_sample(self) -> bool:
+        """Whether several answers to each held-out prompt can be sampled and rewarded."""
+        return all(member.sample is not None for member in self.members)
+
     def sample(self, count: int, episodes: int) -> list[Sampled]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
 
         Raises:
-            ValueError: the algorithm trains no generative model.
+            ValueError: the answers have no reward, or the algorithm trains no generative model.
         """
-        if any(member.sample is None for member in self.members):
-            raise ValueError(f"{self.settings.algorithm} trains no generative model: leave out --samples")
+        if not self.can_sample:
+            what = f"this run of {self.settings.algorithm} has no reward function for answers"
+            raise ValueError(f"{what}, so sampled ones have no score: leave out --samples")
         return [member.sample(count, episodes) for member in self.members if member.sample]
 
     def reach(self) -> None:

@@ -115,6 +115,11 @@ class Answering(Protocol):
     samples: list[dict[str, Any]]
     notes: tuple[str, ...]
 
+    @property
+    def can_sample(self) -> bool:
+        """Whether sampled answers have rewards."""
+        ...
+
     def sample(self, count: int, episodes: int) -> list[Any]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed."""
         ...
