@@ -102,6 +102,7 @@ def test_hints_for_options_of_other_libraries():
         ("reward-model", "--loss-type", ": reward-model calls it --ranking-loss"),
         ("rlhf", "--loss-type", ": RLHF calls it --objective and --loss-aggregation"),
         ("rlhf", "--importance-sampling-level", ": no equivalent; ratios are those of tokens"),
+        ("sac", "--policy-lr", ": SAC calls it --learning-rate"),
         ("grpo", "--logging-steps", ": no equivalent; metrics are recorded at most once per half second"),
         (
             "grpo",
@@ -126,6 +127,7 @@ def test_hints_are_those_of_the_algorithm(algorithm, word, said):
 @pytest.mark.parametrize(
     ("word", "known", "said"),
     [
+        ("--report-to", {"track"}, "GRPO calls it --track (tensorboard, wandb or trackio; every run also keeps its"),
         ("--cliprange", {"epsilon", "epsilon_high"}, "GRPO calls it --epsilon and --epsilon-high"),
         ("--cliprange", {"epsilon_high"}, "GRPO calls it --epsilon-high"),
         ("--max-length", {"max_prompt_length", "max_completion_length"}, "--max-prompt-length and --max-completion-"),

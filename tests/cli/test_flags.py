@@ -29,6 +29,11 @@ def test_flags_are_the_fields_that_can_be_given():
         (["--num-seeds"], "unknown flag --num-seeds: PPO calls it --seeds"),
         (["--xyz"], "unknown flag --xyz; `operant train ppo --help` lists the flags"),
         (["x"], "unexpected argument 'x'; see `operant train ppo --help`"),
+        (
+            ["True"],
+            "unexpected argument 'True': a switch has no value, --NAME is on and --no-NAME off; see `operant train ppo "
+            "--help`",
+        ),
     ],
 )
 def test_unknown_arguments_are_reported_with_a_hint(words, said):
@@ -48,6 +53,10 @@ def test_unknown_arguments_are_reported_with_a_hint(words, said):
             "unknown flag --alpha: q-learning calls it --step-size",
         ),
         (
+            ["train", "ppo", "CartPole-v1", "--tensorboard-log", "x"],
+            "unknown flag --tensorboard-log: PPO calls it --track (tensorboard)",
+        ),
+        (
             ["train", "grpo", "arithmetic", "--rloo-k", "4"],
             "unknown flag --rloo-k: GRPO calls it --num-generations",
         ),
@@ -57,6 +66,16 @@ def test_unknown_arguments_are_reported_with_a_hint(words, said):
             ["train", "sac", "Pendulum-v1", "--ent-coef", "auto"],
             "--ent-coef: could not convert string to float: 'auto'; for Stable-Baselines3's auto give none, with which "
             "sac learns the coefficient; see `operant train sac Pendulum-v1 --help`",
+        ),
+        (
+            ["train", "sac", "Pendulum-v1", "--ent-coef", "auto_0.1"],
+            "--ent-coef: could not convert string to float: 'auto_0.1'; for Stable-Baselines3's auto_0.1 give none, "
+            "with which sac learns the coefficient, from 1 on; see `operant train sac Pendulum-v1 --help`",
+        ),
+        (
+            ["train", "sac", "Pendulum-v1", "--target-entropy", "auto"],
+            "--target-entropy: could not convert string to float: 'auto'; for Stable-Baselines3's auto give none: "
+            "minus the number of action dimensions; see `operant train sac Pendulum-v1 --help`",
         ),
         (
             ["train", "ppo", "CartPole-v1", "--learning-rate", "lin_0.001"],

@@ -91,7 +91,6 @@ _OPTIMIZER: Mapping[str, str] = {
     "output_dir": "run",
     "seed": "seeds",
     "logging_steps": "no equivalent; metrics are recorded at most once per half second",
-    "report_to": "every run keeps its records (`operant plot`)",
 }
 _SAMPLING: Mapping[str, str] = {
     "n_samples_per_prompt": "num_generations",

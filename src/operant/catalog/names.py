@@ -8,7 +8,7 @@ from operant.catalog.algorithm import Algorithm
 from operant.catalog.foreign_language import LANGUAGE, OF_ALGORITHM
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 
-_WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
+_WITHOUT = ("no equivalent", "always on", "the model that", "`operant resume")
 """Prefix of an entry without an option."""
 
 
@@ -37,6 +37,12 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
     package: {name: _options(answer) for name, answer in answers.items()} for package, answers in _ANSWERS.items()
 }
 """Other libraries' names of our fields, by the package of an algorithm."""
+
+_AUTOMATIC: Mapping[str, str] = {
+    "ent_coef": ", with which sac learns the coefficient",
+    "target_entropy": ": minus the number of action dimensions",
+}
+"""Meaning of none for options that may be `auto` in Stable-Baselines3."""
 
 SHORTEST_PREFIX = 3
 """Minimum letters of an abbreviation."""
@@ -136,8 +142,8 @@ def hint_for_value(option: str, value: object) -> str:
         value: its value.
     """
     text = str(value)
-    if text == "auto" and _normal(option) in ("ent_coef", "target_entropy"):
-        return "; for Stable-Baselines3's auto give none, with which sac learns the coefficient"
+    if re.fullmatch(r"auto(_[\d.]+)?", text) and (meaning := _AUTOMATIC.get(_normal(option))):
+        return f"; for Stable-Baselines3's {text} give none{meaning}" + (", from 1 on" if "_" in text else "")
     if found := re.fullmatch(r"lin_([\d.e+-]+)", text):
         schedule = {"learning_rate": "lr_schedule", "clip_range": "clip_range_schedule"}.get(_normal(option))
         return f"; give {found[1]}" + (f", and --{schedule.replace('_', '-')} linear" if schedule else "")

@@ -8,6 +8,9 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 from operant.catalog import Algorithm, names
 
+_SWITCHES = ("true", "false", "yes", "no", "on", "off")
+"""Values that other programs take for their switches."""
+
 
 def flags_of(kind: Any) -> list[str]:
     """Return the flags of a dataclass and of nested dataclasses, without dashes and with underscores."""
@@ -37,7 +40,8 @@ def unknown(arguments: Sequence[str], known: Collection[str], command: str, entr
     """
     argument = next((argument for argument in arguments if argument.startswith("-")), arguments[0]).partition("=")[0]
     if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}; see `operant {command} --help`"
+        switch = ": a switch has no value, --NAME is on and --no-NAME off" if argument.lower() in _SWITCHES else ""
+        return f"unexpected argument {argument!r}{switch}; see `operant {command} --help`"
     known = {*known, "help"}
     of = (entry.package, entry.name) if entry else ("", "")
     if not names.explanation(argument, *of) and names.suggest(argument, known, *of) is None:
