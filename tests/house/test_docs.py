@@ -1,9 +1,11 @@
 """The examples of the documentation run, and print the output on the pages."""
 
 import doctest
+import pydoc
 import re
 import runpy
 from pathlib import Path
+from typing import Literal, get_origin, get_type_hints
 
 import pytest
 
@@ -50,6 +52,28 @@ def test_blocks_keep_their_line_numbers(tmp_path):
     page.write_text("# Title\n\n```python\nx = 1\n```\n\n```pycon\n>>> x\n1\n```\n")
     assert blocks(page, "python") == "\n\n\nx = 1\n\n\n\n\n\n\n"
     assert blocks(page, "pycon").splitlines()[7:9] == [">>> x", "1"]
+
+
+def test_named_classes_exist():
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert {
+        name for name in re.findall(r"`(operant(?:\.\w+)+\.[A-Z]\w+)`", text) if pydoc.locate(name) is None
+    } == set()
+
+
+@pytest.mark.parametrize("entry", catalog.ALGORITHMS, ids=lambda entry: entry.name)
+def test_pages_have_the_defaults_of_choices(entry):
+    hints, wrong = get_type_hints(entry.config_class, include_extras=True), {}
+    defaults = entry.config_class(**dict(entry.values))
+    page = (DOCS / "algorithms" / f"{entry.name}.md").read_text(encoding="utf-8")
+    for table in re.findall(r"^\| Field \| Default \|.*\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE):
+        for fields, shown in re.findall(r"^\| (`.*?) \| (.*?) \|", table, re.MULTILINE):
+            names, values = re.findall(r"`(\w+)`", fields), shown.split(", ")
+            for name, value in zip(names, values, strict=False) if len(names) == len(values) else ():
+                if get_origin(hints.get(name)) is Literal and value.strip("`") != getattr(defaults, name):
+                    wrong[name] = value
+    assert wrong == {}
 
 
 def test_every_algorithm_has_a_page():
