@@ -94,6 +94,12 @@ def test_the_command_that_trains_a_run_is_quoted(tmp_path):
         run.latest_checkpoint()
 
 
+def test_a_run_that_another_process_trains_is_not_to_be_trained(tmp_path):
+    run = Run.create(tmp_path / "one", Settings("ppo", "CartPole-v1", checkpoint_seconds=90), Config())
+    with run.lock(), pytest.raises(RunError, match=r"it is being trained, and first saved after 90 s"):
+        Run.open(run.path).latest_checkpoint()
+
+
 def test_an_empty_folder_is_as_good_as_none(tmp_path):
     (tmp_path / "x").mkdir()
     Run.create(tmp_path / "x", SETTINGS, Config())

@@ -1,10 +1,12 @@
-"""What to do about a run without checkpoints: `require`."""
+"""What to do about a run without checkpoints: `require`, `none_yet`."""
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from operant.runtime import sessions
+from operant.runtime.locks import is_held
 from operant.runtime.metrics import read_records, used_budget
-from operant.runtime.run_paths import RunError
+from operant.runtime.run_paths import RunError, location
 
 if TYPE_CHECKING:
     from operant.runtime.run import Run
@@ -29,3 +31,12 @@ def require(run: "Run") -> None:
             f"but it was trained before. Restore the folder from a backup, {run.checkpoints.other_state()}or start a "
             "new run; training never restarts silently"
         )
+
+
+def none_yet(run: "Run") -> str:
+    """Return the message about a run that has no checkpoint yet."""
+    with contextlib.suppress(OSError):  # the folder is read-only
+        if is_held(run.path):
+            seconds = f"{run.settings.checkpoint_seconds:g} s (--checkpoint-seconds)"
+            return f"{run.path} has no checkpoint yet: it is being trained, and first saved after {seconds}"
+    return f"{run.path} has no checkpoint yet; train it with `operant resume {location(run.path)}`"

@@ -44,7 +44,7 @@ from operant.runtime.inputs import (
     refreshed,
 )
 from operant.runtime.locks import HeldError, held
-from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, location, no_run
+from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, no_run
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -356,7 +356,7 @@ class Run:
         if found := self.checkpoints.latest():
             return found[0]
         self.require_checkpoints()
-        raise RunError(f"{self.path} has no checkpoint yet; train it with `operant resume {location(self.path)}`")
+        raise RunError(missing_checkpoints.none_yet(self))
 
     @contextlib.contextmanager
     def _only_warned(self, what: str) -> Generator[None]:

@@ -91,9 +91,9 @@ def test_a_stream_begins_like_the_rows_and_continues():
 
 def test_unsupported_kinds_of_rows_are_rejected():
     task = tasks.find("reverse")
-    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 has no stepwise examples"):
+    with pytest.raises(ValueError, match=r"reverse:length=3/4/5/6 has no stepwise examples: use the task steps,"):
         task.stepwise_rows("train", 1, seed=0)
-    with pytest.raises(ValueError, match="has no preference examples"):
+    with pytest.raises(ValueError, match="has no preference examples: use the task preference,"):
         task.pairs("train", 1, seed=0)
     with pytest.raises(ValueError, match="split must be 'train' or 'held-out', got 'test'"):
         task.rows("test", 1, seed=0)

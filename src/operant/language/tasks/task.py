@@ -123,7 +123,10 @@ class Task:
         self, kind: str, make: Callable[[np.random.Generator, Row], Row] | None, split: Split, count: int, seed: int
     ) -> list[Row]:
         if make is None:
-            raise ValueError(f"the task {self.name} has no {kind} examples")
+            other = {"preference": "preference", "stepwise": "steps"}[kind]
+            raise ValueError(
+                f"the task {self.name} has no {kind} examples: use the task {other}, or your own examples (dataset)"
+            )
         generator = np.random.default_rng(streams.seed_sequence(seed, f"{kind} rows of {self.name}: {split}"))
         return [make(generator, row) for row in self.rows(split, count, seed=seed)]
 
