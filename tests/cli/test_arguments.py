@@ -178,6 +178,7 @@ def test_task_and_algorithm_in_the_wrong_order():
         (["--vectorization", "thread"], "invalid choice 'thread' for argument '--vectorization'"),
         (["--hidden-sizes", "64,64"], "--hidden-sizes: expected values separated by spaces, without commas"),
         (["--hidden-sizes"], "--hidden-sizes: expected at least one size; for no hidden layers"),
+        (["--keep-checkpoints", "x"], "or 1e5, got x, or one of ('auto', 'all', 'none'); see"),
         (["--run", ""], "--run: expected a path, got an empty one"),
         (["--run="], "--run: expected a path, got an empty one"),
     ],

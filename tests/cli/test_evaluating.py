@@ -158,3 +158,12 @@ def test_the_best_weights_of_a_language_model_are_scored(answer, spoken):
     trained = load(spoken, best=True)
     assert scored["consumed"] == list(trained.consumed)
     assert scored["per_seed_scores"] == list(trained.evaluate().scores)
+
+
+@pytest.mark.parametrize("flags", [("--env-backend", "tensor"), ("--randomize", "FILE")])
+def test_options_of_environments_are_not_for_language_models(flags, cli, spoken, tmp_path):
+    file = tmp_path / "randomize.toml"
+    file.write_text("noise = 0.1\n")
+    status, _, err = cli("evaluate", spoken, *(file if flag == "FILE" else flag for flag in flags))
+    assert status == 2
+    assert f"{flags[0]} is for environments, and" in err

@@ -173,6 +173,8 @@ def _require_suitable(options: EvaluateOptions, entry: "Algorithm") -> None:
     if options.sample and entry.package in ("tabular", "language"):
         hint = "; --samples 8 samples answers" if entry.package == "language" else ""
         raise ValueError(f"--sample is for deep control, {what}{hint}")
+    if entry.package == "language" and (given := [f for f in ("env_backend", "randomize") if getattr(options, f)]):
+        raise ValueError(f"--{given[0].replace('_', '-')} is for environments, {what}")
 
 
 def _search_with(trained: "Trained", simulations: int) -> None:

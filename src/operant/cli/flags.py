@@ -64,6 +64,9 @@ def in_a_line(box: str, command: str) -> str:
     message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)
     message = re.sub(r"\[.*?\] does not match choices \('None',\) - [^:]*: ", "", message)
     message = re.sub(r", 'None'(?=[,)])|(?<=\()'None', ", "", message)  # the default, which is not to be named
+    message = re.sub(
+        r" - typing\.Literal\[.*?\]: \[.*?\] does not match choices (\(.*?),?\)", r", or one of \1)", message
+    )
     message = re.sub(r"\[/?bold\]", "", message)
     message = re.sub(
         r"Could not find valid parse for arguments: (\[.*\])$",
