@@ -267,5 +267,7 @@ def _check_rendering(spec: EnvSpec, mode: str | None) -> float:
     env.close()
     known = metadata.get("render_modes", [])
     if mode is not None and mode not in known:
-        raise ValueError(f"{task} cannot be rendered as {mode!r}; it supports {known}")
+        raise ValueError(
+            f"{task} cannot be rendered as {mode!r}; it supports {known}. `operant evaluate` needs no frames"
+        )
     return float(metadata.get("render_fps", 30))
