@@ -140,6 +140,7 @@ def test_a_jump_that_loses_an_end_disappears(page):
     page.get_by_role("radio", name="Wall").click()
     jumps.last.click()
     expect(jumps).to_have_count(2)
+    expect(page.locator("main")).to_have_attribute("data-ready", "2")
     page.get_by_text("Size and rules").click()
     page.get_by_label("Rows", exact=True).fill("1")
     page.get_by_label("Rows", exact=True).press("Enter")

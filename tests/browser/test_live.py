@@ -7,6 +7,7 @@ import shutil
 import pytest
 from playwright.sync_api import expect
 
+from browser.waiting import until  # type: ignore[import-not-found]
 from web.folders import make_run  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.slow
@@ -111,10 +112,12 @@ def test_events_wait_for_the_answers_to_earlier_ones(page, runs):
     expect(page.locator("#comparison .pins")).to_be_visible()
     page.route("**/api/runs/compare", hold)
     asked.clear()
-    for i in range(4):
-        grow(runs / "two", 4000 + i)
-        page.wait_for_timeout(700)
-    assert asked.count("curves") >= 2
+
+    def several():
+        grow(runs / "two", 4000 + len(asked))
+        return asked.count("curves") >= 2 and "compare" in asked
+
+    until(page, several)
     assert asked.count("compare") == 1
     with page.expect_request("**/api/runs/compare"):
         held[0].continue_()

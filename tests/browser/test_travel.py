@@ -6,6 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from browser.waiting import until  # type: ignore[import-not-found]
+
 pytestmark = pytest.mark.slow
 
 UPDATE = 128
@@ -76,9 +78,8 @@ def test_one_goes_through_a_run_by_keys_alone(page):
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.keyboard.press("Space")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    page.wait_for_timeout(600)  # the address is updated
     step = canvas.get_attribute("data-step")
-    assert state(page).get("step", "0") == step
+    until(page, lambda: state(page).get("step", "0") == step)
     hash_before = page.locator(".hash").get_attribute("title")
     assert re.fullmatch("[0-9a-f]{64}", hash_before)
     page.reload()
@@ -127,7 +128,9 @@ def test_a_drag_that_ends_outside_the_curve_is_a_step_of_the_back_button(page):
     box = page.locator(".stage .chart").first.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.click(x, y)
-    expect(page.locator(".arrival")).to_contain_text("Update at")
+    arrival = page.locator(".arrival")
+    expect(arrival).to_contain_text("Update at")
+    until(page, lambda: f"Update at {int(state(page).get('at', 0)):,}" in arrival.inner_text())
     first = page.url
     page.mouse.down()
     page.mouse.move(x - 150, y)
@@ -278,8 +281,7 @@ def test_two_windows_do_not_take_the_run_from_each_other(page):
         one.on("request", lambda request: asked.append(request.url) if "/travel/" in request.url else None)
         one.goto(address)
     notes = [one.locator(".travel [role=alert]") for one in (page, other)]
-    page.wait_for_timeout(4000)
+    until(page, lambda: any(note.is_visible() and "Another window" in note.inner_text() for note in notes))
     asked.clear()
     page.wait_for_timeout(3000)
     assert len(asked) < 30
-    assert any(note.is_visible() and "Another window" in note.inner_text() for note in notes)
