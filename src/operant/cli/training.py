@@ -177,13 +177,12 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     process = trained.run.asked().get("supervision") == "process"
-    can = {"sample" if is_language_model else "watch": _can_sample_or_watch(trained)}
-    print(f"\n{next_commands(place, entry, settings.task, process=process, **can)}")
+    print(f"\n{next_commands(place, entry, settings.task, process=process, shown=_can_be_shown(trained))}")
     return status
 
 
-def _can_sample_or_watch(trained: "Trained") -> bool:
-    """Return whether sampled answers of a language model have rewards, or whether the task of a policy has frames."""
+def _can_be_shown(trained: "Trained") -> bool:
+    """Return whether the task can be rendered; for language models, whether sampled answers have rewards."""
     from operant.envs.registry import render_modes, specified
     from operant.runtime.experiment import Answering
 
@@ -317,8 +316,7 @@ def next_commands(
     task: str = "",
     *,
     process: bool = False,
-    sample: bool = True,
-    watch: bool = True,
+    shown: bool = True,
 ) -> str:
     """Return suggested commands for the run at `place`.
 
@@ -327,8 +325,7 @@ def next_commands(
         entry: algorithm of the run. Default: one that acts in environments.
         task: task of the run.
         process: whether a reward model scores the steps of an answer.
-        sample: whether sampled answers of a language model have rewards.
-        watch: whether the task can be rendered.
+        shown: whether the task can be rendered; for language models, whether sampled answers have rewards.
     """
     from operant.envs.worlds.games import BOARD_GAMES
 
@@ -359,8 +356,9 @@ def next_commands(
             f"evaluate {place} --samples 8": "avg@8 and pass@8 of its answers",
             f"train grpo TASK --init {place}": "continue with GRPO",
         }
-    failing = {f"evaluate {place} --samples 8": not sample, f"watch {place}": not watch}
-    calls = {call: what for call, what in calls.items() if not failing.get(call)}
+    if not shown:
+        failing = f"watch {place}", f"evaluate {place} --samples 8"
+        calls = {call: what for call, what in calls.items() if call not in failing}
     calls |= {f"compare {place} ANOTHER-RUN": "compare with other runs"}
     width = max(map(len, calls))
     return "\n".join(["Next:", *(f"  operant {call:{width}}  {what}" for call, what in calls.items())])
