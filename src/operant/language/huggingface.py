@@ -3,6 +3,7 @@
 The packages are imported at the first call of a function, since importing transformers takes seconds.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -101,6 +102,11 @@ def is_path(name: str) -> bool:
         return True
     owner = Path(name).parent
     return owner != Path() and owner.is_dir()
+
+
+def at_home(name: str) -> str:
+    """Return the name of a model or dataset with the path of the home folder instead of `~`."""
+    return os.path.expanduser(name)  # noqa: PTH111 - a Path would change names on the hub, such as those with a dot
 
 
 def hub_problem() -> str:

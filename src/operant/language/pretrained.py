@@ -20,6 +20,7 @@ from operant.language.configs import ModelOptions
 from operant.language.huggingface import (
     Tokenizer,
     adapter_state,
+    at_home,
     cached_file,
     hub_problem,
     is_path,
@@ -65,7 +66,7 @@ def pretrained(
     Raises:
         ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
     """
-    name = str(Path(options.model).expanduser()) if options.model.startswith("~") else options.model
+    name = at_home(options.model)
     options = replace(options, model=name)
     if is_path(name) and not Path(name).is_dir():
         what = "it is a file, not the folder of a model" if Path(name).is_file() else "there is no such folder"

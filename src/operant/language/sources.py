@@ -7,7 +7,6 @@ import contextlib
 import csv
 import importlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from operant.language.huggingface import hub_problem, is_path
+from operant.language.huggingface import at_home, hub_problem, is_path
 
 __all__ = ["Row", "Source", "is_message", "read"]
 
@@ -48,7 +47,7 @@ def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
         ValueError: the file is unreadable, or contains other data than examples.
     """
     if isinstance(source, str | Path):
-        name = os.path.expanduser(source)  # noqa: PTH111 - keeps a name on the Hub as it is
+        name = at_home(str(source))
         path = Path(name)
         if path.is_file():
             yield from _read_file(path, split)
