@@ -105,8 +105,9 @@ def test_a_text_from_right_to_left_begins_on_the_right(page):
     gaps = page.locator(".text.prompt").first.evaluate("""place => [...place.childNodes].map((node) => {
         const range = document.createRange();
         range.selectNodeContents(node);
-        const line = [...range.getClientRects()].filter((box) => box.width > 0).at(-1), box = place.getBoundingClientRect();
+        const line = [...range.getClientRects()].filter((box) => box.width > 0).at(-1);
+        const box = place.getBoundingClientRect();
         return [line.left - box.left, box.right - line.right];
-    })""")  # noqa: E501
+    })""")
     assert gaps[0][1] < 5 < gaps[0][0]
     assert gaps[1][0] < 5 < gaps[1][1]

@@ -101,7 +101,7 @@ class Leads(NamedTuple):
 
 
 @compiled
-def expect(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
+def expect(rows: Rows, k: Index, values: Floats) -> float:
     """Return the expected next value of row `k`."""
     row, total = np.uint64(k), 0.0
     for j in range(rows.indptr[row], rows.indptr[row + np.uint64(1)]):
@@ -110,15 +110,13 @@ def expect(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
 
 
 @compiled
-def backup(rows: Rows, k: Index, values: Floats) -> float:  # pragma: no cover
+def backup(rows: Rows, k: Index, values: Floats) -> float:
     """Return the value of row `k`: its reward plus the discounted next values."""
     return rows.rewards[np.uint64(k)] + rows.gamma * expect(rows, k, values)
 
 
 @compiled
-def best_action(
-    rows: Rows, s: Index, values: Floats, current: Index, margin: float
-) -> tuple[float, Index]:  # pragma: no cover
+def best_action(rows: Rows, s: Index, values: Floats, current: Index, margin: float) -> tuple[float, Index]:
     """Return the best value of state `s` and its action.
 
     The current action is kept unless another is better by more than `margin`; with a negative margin it never is.
@@ -134,14 +132,14 @@ def best_action(
 
 
 @compiled
-def action_values(begin: int, end: int, rows: Rows, values: Floats, out: Floats) -> None:  # pragma: no cover
+def action_values(begin: int, end: int, rows: Rows, values: Floats, out: Floats) -> None:
     """Write the values of rows to `out`."""
     for k in range(begin, end):
         out[k] = backup(rows, k, values)
 
 
 @compiled
-def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:  # pragma: no cover
+def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:
     """Back up states from `values` to `out`; return the minimum and maximum change."""
     values, out, policy, margin = vectors
     low, high = np.inf, -np.inf
@@ -156,9 +154,7 @@ def jacobi(begin: int, end: int, rows: Rows, vectors: Vectors) -> Change:  # pra
 
 
 @compiled
-def jacobi_where_due(
-    begin: int, end: int, rows: Rows, vectors: Vectors, leads: Leads
-) -> tuple[float, float, int]:  # pragma: no cover
+def jacobi_where_due(begin: int, end: int, rows: Rows, vectors: Vectors, leads: Leads) -> tuple[float, float, int]:
     """Back up states like `jacobi`, but only the policy's action in states where no other can be the best yet.
 
     Returns:
@@ -189,7 +185,7 @@ def jacobi_where_due(
 
 
 @compiled
-def gauss_seidel(rows: Rows, vectors: Vectors, backward: bool) -> Change:  # pragma: no cover
+def gauss_seidel(rows: Rows, vectors: Vectors, backward: bool) -> Change:
     """Back up all states in place, forward or backward; return the minimum and maximum change."""
     values, _, policy, margin = vectors
     low, high = np.inf, -np.inf
@@ -205,7 +201,7 @@ def gauss_seidel(rows: Rows, vectors: Vectors, backward: bool) -> Change:  # pra
 
 
 @compiled
-def lay_out(rows: Rows, policy: Actions, begins: NDArray[np.uint64]) -> bool:  # pragma: no cover
+def lay_out(rows: Rows, policy: Actions, begins: NDArray[np.uint64]) -> bool:
     """Fill in the starts of the concatenated rows of a policy; return whether anything changed."""
     changed, total = False, np.int64(0)
     for s in range(policy.size):
@@ -218,9 +214,7 @@ def lay_out(rows: Rows, policy: Actions, begins: NDArray[np.uint64]) -> bool:  #
 
 
 @compiled
-def select(
-    begin: int, end: int, rows: Rows, policies: tuple[Actions, Actions], chain: Rows
-) -> None:  # pragma: no cover
+def select(begin: int, end: int, rows: Rows, policies: tuple[Actions, Actions], chain: Rows) -> None:
     """Copy the rows of a policy to `chain`, whose `indptr` is filled; except where the previous policy is the same."""
     before, policy = policies
     for s in range(begin, end):
@@ -236,7 +230,7 @@ def select(
 
 
 @compiled
-def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Change:  # pragma: no cover
+def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Change:
     """Back up a chain from `values` to `out`; return the minimum and maximum change of non-terminal states."""
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -247,7 +241,7 @@ def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Ch
 
 
 @compiled
-def sweep_chain(chain: Rows, values: Floats, backward: bool) -> None:  # pragma: no cover
+def sweep_chain(chain: Rows, values: Floats, backward: bool) -> None:
     """Back up the states of a chain in place, forward or backward."""
     for i in range(values.size):
         s = np.uint64(values.size - 1 - i if backward else i)
@@ -255,7 +249,7 @@ def sweep_chain(chain: Rows, values: Floats, backward: bool) -> None:  # pragma:
 
 
 @compiled
-def endings(begin: int, end: int, rows: Rows, ends: Floats) -> tuple[float, float, Index]:  # pragma: no cover
+def endings(begin: int, end: int, rows: Rows, ends: Floats) -> tuple[float, float, Index]:
     """Fill in the termination probability of each row; return its minimum and maximum and the longest row.
 
     Sums are compensated (Knuth's two-sum): the difference to 1 is accurate to nearly all digits.

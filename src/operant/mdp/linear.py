@@ -29,7 +29,7 @@ class _Krylov(NamedTuple):
 
 
 @compiled
-def _residual(begin: int, end: int, chain: Rows, x: Floats, out: Floats) -> tuple[float, float]:  # pragma: no cover
+def _residual(begin: int, end: int, chain: Rows, x: Floats, out: Floats) -> tuple[float, float]:
     """Write `r - (I - gamma P) x` to `out`; return its maximum absolute value and its square."""
     size, square = 0.0, 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -39,7 +39,7 @@ def _residual(begin: int, end: int, chain: Rows, x: Floats, out: Floats) -> tupl
 
 
 @compiled
-def _turn(begin: int, end: int, krylov: _Krylov, beta: float, omega: float) -> None:  # pragma: no cover
+def _turn(begin: int, end: int, krylov: _Krylov, beta: float, omega: float) -> None:
     """Compute the next direction."""
     direction = krylov.direction
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -47,7 +47,7 @@ def _turn(begin: int, end: int, krylov: _Krylov, beta: float, omega: float) -> N
 
 
 @compiled
-def _multiply_direction(begin: int, end: int, chain: Rows, krylov: _Krylov) -> float:  # pragma: no cover
+def _multiply_direction(begin: int, end: int, chain: Rows, krylov: _Krylov) -> float:
     """Multiply the direction by the matrix; return the result times the shadow."""
     total = 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -57,14 +57,14 @@ def _multiply_direction(begin: int, end: int, chain: Rows, krylov: _Krylov) -> f
 
 
 @compiled
-def _shorten(begin: int, end: int, krylov: _Krylov, alpha: float) -> None:  # pragma: no cover
+def _shorten(begin: int, end: int, krylov: _Krylov, alpha: float) -> None:
     """Subtract the first half of a step from the residual."""
     for s in range(np.uint64(begin), np.uint64(end)):
         krylov.residual[s] -= alpha * krylov.product[s]
 
 
 @compiled
-def _multiply_residual(begin: int, end: int, chain: Rows, krylov: _Krylov) -> tuple[float, float]:  # pragma: no cover
+def _multiply_residual(begin: int, end: int, chain: Rows, krylov: _Krylov) -> tuple[float, float]:
     """Multiply the residual by the matrix; return the result times the residual, and its square."""
     total, square = 0.0, 0.0
     for s in range(np.uint64(begin), np.uint64(end)):
@@ -75,9 +75,7 @@ def _multiply_residual(begin: int, end: int, chain: Rows, krylov: _Krylov) -> tu
 
 
 @compiled
-def _advance(
-    begin: int, end: int, krylov: _Krylov, alpha: float, omega: float
-) -> tuple[float, float]:  # pragma: no cover
+def _advance(begin: int, end: int, krylov: _Krylov, alpha: float, omega: float) -> tuple[float, float]:
     """Take the step; return the maximum absolute residual, and the residual times the shadow."""
     size, total, residual = 0.0, 0.0, krylov.residual
     for s in range(np.uint64(begin), np.uint64(end)):

@@ -29,7 +29,7 @@ def random_state(seed: int) -> NDArray[np.uint64]:
 
 
 @compiled
-def _uniform(state: NDArray[np.uint64]) -> float:  # pragma: no cover - compiled
+def _uniform(state: NDArray[np.uint64]) -> float:
     """Return a number in [0, 1) and advance `state`, `[1]` of uint64, by splitmix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -42,7 +42,7 @@ def _uniform(state: NDArray[np.uint64]) -> float:  # pragma: no cover - compiled
 @compiled
 def follow_greedy(
     rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], count: int
-) -> int:  # pragma: no cover - compiled
+) -> int:
     """Back up states along greedy trajectories, at least `count` times; return how often."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
@@ -65,9 +65,7 @@ def follow_greedy(
 
 
 @compiled
-def back_up_at_random(
-    rows: Rows, vectors: Vectors, state: NDArray[np.uint64], count: int
-) -> None:  # pragma: no cover - compiled
+def back_up_at_random(rows: Rows, vectors: Vectors, state: NDArray[np.uint64], count: int) -> None:
     """Back up uniformly sampled states, in place."""
     values, policy = vectors.values, vectors.policy
     for _ in range(count):

@@ -43,7 +43,7 @@ class Predecessors(NamedTuple):
 
 
 @compiled
-def _rise(heap: Heap, i: int) -> None:  # pragma: no cover
+def _rise(heap: Heap, i: int) -> None:
     """Sift up the state at position `i`."""
     s = heap.order[i]
     while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
@@ -55,7 +55,7 @@ def _rise(heap: Heap, i: int) -> None:  # pragma: no cover
 
 
 @compiled
-def _sink(heap: Heap, size: int) -> None:  # pragma: no cover
+def _sink(heap: Heap, size: int) -> None:
     """Sift down the first state."""
     s, i = heap.order[0], 0
     while 2 * i + 1 < size:
@@ -72,7 +72,7 @@ def _sink(heap: Heap, size: int) -> None:  # pragma: no cover
 
 
 @compiled
-def _raise(heap: Heap, size: int, s: int, priority: float) -> int:  # pragma: no cover
+def _raise(heap: Heap, size: int, s: int, priority: float) -> int:
     """Raise the priority of a state on the heap; return the heap's size."""
     heap.priorities[s] = priority
     if heap.positions[s] < 0:
@@ -84,7 +84,7 @@ def _raise(heap: Heap, size: int, s: int, priority: float) -> int:  # pragma: no
 
 
 @compiled
-def _pop(heap: Heap, size: int) -> int:  # pragma: no cover
+def _pop(heap: Heap, size: int) -> int:
     """Remove the state with the highest priority from the heap."""
     s = heap.order[0]
     heap.positions[s] = -1
@@ -96,7 +96,7 @@ def _pop(heap: Heap, size: int) -> int:  # pragma: no cover
 
 
 @compiled
-def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:  # pragma: no cover
+def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:
     """Fill an empty heap with all states that a backup changes by more than the threshold; return their number."""
     values, policy, size = vectors.values, vectors.policy, 0
     for s in range(values.size):
@@ -109,7 +109,7 @@ def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:  # 
 @compiled
 def drain(  # noqa: PLR0917
     rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, size: int, threshold: float, limit: int
-) -> tuple[int, int]:  # pragma: no cover
+) -> tuple[int, int]:
     """Back up the state with the highest priority until none is above the threshold; return backups and states left."""
     values, policy = vectors.values, vectors.policy
     for backups in range(limit):

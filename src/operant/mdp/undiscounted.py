@@ -34,9 +34,7 @@ Bools = NDArray[np.bool_]
 
 
 @compiled
-def _attract(
-    predecessors: tuple[Actions, Actions], exits: Bools, policy: Actions, queue: Actions
-) -> None:  # pragma: no cover
+def _attract(predecessors: tuple[Actions, Actions], exits: Bools, policy: Actions, queue: Actions) -> None:
     """Search backwards from the rows that can end, breadth first; set each state's action to the one on the path."""
     begins, rows = predecessors
     actions, count = exits.size // policy.size, 0

@@ -118,7 +118,7 @@ class Results(NamedTuple):
 
 
 @compiled
-def advance(  # noqa: PLR0917 - see its docstring  # pragma: no cover
+def advance(  # noqa: PLR0917 - see its docstring
     children,
     parents,
     actions,
@@ -180,7 +180,7 @@ def advance(  # noqa: PLR0917 - see its docstring  # pragma: no cover
 
 
 @compiled
-def expand(trees, outputs, b, new):  # pragma: no cover
+def expand(trees, outputs, b, new):
     """Store the model's outputs for a new node."""
     softmax(outputs.logits[b], trees.priors[b, new])
     for a in range(outputs.logits.shape[1]):
@@ -191,7 +191,7 @@ def expand(trees, outputs, b, new):  # pragma: no cover
 
 
 @compiled
-def back_up(trees, b, new):  # pragma: no cover
+def back_up(trees, b, new):
     """Link a new node to its parent, and back up its value to all its ancestors."""
     trees.children[b, trees.parents[b, new], trees.actions[b, new]] = new
     value, node = np.float64(trees.values[b, new]), new
@@ -209,7 +209,7 @@ def back_up(trees, b, new):  # pragma: no cover
 
 
 @compiled
-def descend(trees, rules, b, simulation):  # pragma: no cover
+def descend(trees, rules, b, simulation):
     """Follow the chosen actions from the root to an unvisited one; return its node and the action."""
     node = 0
     while True:
@@ -226,7 +226,7 @@ def descend(trees, rules, b, simulation):  # pragma: no cover
 
 
 @compiled
-def considered(trees, rules, b):  # pragma: no cover
+def considered(trees, rules, b):
     """Return how many root actions sequential halving begins with."""
     allowed = 0
     for a in range(trees.logits.shape[2]):
@@ -235,7 +235,7 @@ def considered(trees, rules, b):  # pragma: no cover
 
 
 @compiled
-def halved(trees, rules, b, visits):  # pragma: no cover
+def halved(trees, rules, b, visits):
     """Return the best root action among those with the given visits, by prior, noise and value."""
     improve(trees, rules, b, 0, rules.scores)
     best, action = -np.inf, 0
@@ -248,7 +248,7 @@ def halved(trees, rules, b, visits):  # pragma: no cover
 
 
 @compiled
-def lagging(trees, rules, b, node):  # pragma: no cover
+def lagging(trees, rules, b, node):
     """Return the action with the largest deficit relative to the improved policy, below the root."""
     improve(trees, rules, b, node, rules.scores)
     softmax(rules.scores, rules.scores)
@@ -263,7 +263,7 @@ def lagging(trees, rules, b, node):  # pragma: no cover
 
 
 @compiled
-def upper_bound(trees, rules, b, node):  # pragma: no cover
+def upper_bound(trees, rules, b, node):
     """Return the action with the highest upper bound.
 
     Unvisited ones count as the minimum of a known range, else as the worst of the visited ones and the node itself.
@@ -286,7 +286,7 @@ def upper_bound(trees, rules, b, node):  # pragma: no cover
 
 
 @compiled
-def conclude(trees, rules, results):  # pragma: no cover
+def conclude(trees, rules, results):
     """Write the results at the roots."""
     for b in range(trees.parents.shape[0]):
         visits = trees.action_visits[b, 0]
@@ -305,7 +305,7 @@ def conclude(trees, rules, results):  # pragma: no cover
 
 
 @compiled
-def most_visited(trees, b):  # pragma: no cover
+def most_visited(trees, b):
     """Return the root action with the most visits."""
     best, action = -1.0, 0
     for a in range(trees.logits.shape[2]):
@@ -315,7 +315,7 @@ def most_visited(trees, b):  # pragma: no cover
 
 
 @compiled
-def improve(trees, rules, b, node, scores):  # pragma: no cover
+def improve(trees, rules, b, node, scores):
     """Write the logits of the improved policy of a node: its logits + σ(completed values) (equation 11)."""
     q, visits = trees.action_values[b, node], trees.action_visits[b, node]
     mixed = mixed_value(trees.raw_values[b, node], q, trees.priors[b, node], visits)
@@ -330,20 +330,20 @@ def improve(trees, rules, b, node, scores):  # pragma: no cover
 
 
 @compiled
-def scaled(q, low, high):  # pragma: no cover
+def scaled(q, low, high):
     """Return a value in [0, 1]."""
     return (q - low) / max(high - low, 1e-8)
 
 
 @compiled
-def puct(q, prior, visits, total):  # pragma: no cover
+def puct(q, prior, visits, total):
     """Return the upper bound of an action's value (`operant.ops.puct`)."""
     weight = 1.25 + np.log((total + 19652.0 + 1.0) / 19652.0)
     return q + prior * np.sqrt(np.float64(total)) * weight / (1.0 + visits)
 
 
 @compiled
-def mixed_value(value, q, prior, visits):  # pragma: no cover
+def mixed_value(value, q, prior, visits):
     """Return a node's value from its network and its visited actions `[A]` (`operant.ops.mixed_value`)."""
     total, mass, weighted = 0.0, 0.0, 0.0
     for a in range(len(q)):
@@ -354,19 +354,19 @@ def mixed_value(value, q, prior, visits):  # pragma: no cover
 
 
 @compiled
-def sigma(q, most, visit_offset, scale):  # pragma: no cover
+def sigma(q, most, visit_offset, scale):
     """Return σ(q), with `most` visits of the most visited action (`operant.ops.sigma`)."""
     return (visit_offset + most) * scale * q
 
 
 @compiled
-def least_visited_for(probability, visits, total):  # pragma: no cover
+def least_visited_for(probability, visits, total):
     """Return the deficit of an action's visits relative to its probability (`operant.ops.least_visited_for`)."""
     return probability - visits / (1.0 + total)
 
 
 @compiled
-def softmax(logits, out):  # pragma: no cover
+def softmax(logits, out):
     """Write the probabilities of logits `[A]`, in the same array or another."""
     top, total = -np.inf, 0.0
     for a in range(len(logits)):
