@@ -1,8 +1,9 @@
 import re
+from dataclasses import dataclass
 
 import pytest
 
-from operant.cli.arguments import parse_training
+from operant.cli.arguments import parse, parse_training
 from operant.cli.values import parameters, sizes, whole
 
 TASK = "CartPole-v1"
@@ -67,3 +68,35 @@ def test_parameters_of_an_environment_are_read_from_words(tmp_path):
 def test_words_that_are_no_parameters_are_rejected(words):
     with pytest.raises(ValueError, match=r"expected parameters such as|cannot be read: No such file"):
         parameters(words)
+
+
+@dataclass
+class Base:
+    width: int = 3
+    """Number of columns of the board, counted from the left side to the right one, both of them included, as in the
+    paper: a second line begins as the first one ends."""
+
+
+@dataclass
+class Options(Base):
+    height: int = 4
+    """Number of rows.
+
+    Another paragraph."""
+    depth: int = 5
+
+
+def test_the_lines_of_a_help_text_are_joined_and_its_paragraphs_are_not(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        parse(Options, ["--help"], "play")
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    first = lines.index("-h, --help    show this help message and exit") + 1
+    assert lines[first : first + 5] == [
+        "--width INT   Number of columns of the board, counted from the left side to the right one, both of them included, "
+        "as in the paper: a second line begins as the first one ends. (default: 3)",
+        "--height INT  Number of rows.",
+        "",
+        "Another paragraph. (default: 4)",
+        "--depth INT   (default: 5)",
+    ]

@@ -1,18 +1,22 @@
-"""Values of flags that tyro reads in another way: integers, paths, sizes of layers, keyword arguments."""
+"""What tyro reads in another way: integers, paths, sizes of layers, keyword arguments, and the help texts of fields."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
 T = TypeVar("T")
 
+_Struct = Callable[[tyro.constructors.StructTypeInfo], tyro.constructors.StructConstructorSpec | None]
 _Primitive = Callable[[tyro.constructors.PrimitiveTypeInfo], tyro.constructors.PrimitiveConstructorSpec[Any] | None]
 REGISTRY = tyro.constructors.ConstructorRegistry()
 """Rules of tyro for these types."""
+_struct = cast(Callable[[_Struct], _Struct], REGISTRY.struct_rule)  # pyright: ignore[reportUnknownMemberType]
 _primitive = cast(Callable[[_Primitive], _Primitive], REGISTRY.primitive_rule)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -142,3 +146,49 @@ _read_by(
     nargs="*",
     show=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
 )
+
+
+@_struct
+def _dataclass(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
+    """Read a dataclass as tyro does, except for the line breaks of help texts."""
+    kind: type = info.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - tyro declares no parameter
+    if not is_dataclass(kind):
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    return tyro.constructors.StructConstructorSpec(
+        instantiate=kind,
+        fields=tuple(
+            tyro.constructors.StructFieldSpec(
+                name=field.name,
+                type=hints[field.name],
+                default=getattr(info.default, field.name) if isinstance(info.default, kind) else _default(field),
+                helptext=partial(_help_text, kind, field.name),
+            )
+            for field in fields(kind)
+        ),
+    )
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return tyro.MISSING if field.default is MISSING else field.default
+
+
+def _help_text(kind: type, name: str) -> str | None:
+    """Return the docstring of a field, each paragraph in one line.
+
+    tyro joins only lines that are not indented, as those of fields are.
+    """
+    text = next((found[name] for base in kind.__mro__ if name in (found := _docstrings(base))), None)
+    return text and "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+@cache
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings of the fields that a class itself declares."""
+    from docstring_parser import parse_from_object
+
+    if kind.__module__ == "builtins":
+        return {}
+    return {parameter.arg_name: parameter.description or "" for parameter in parse_from_object(kind).params}
