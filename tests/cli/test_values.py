@@ -73,7 +73,7 @@ def test_words_that_are_no_parameters_are_rejected(words):
 @dataclass
 class Base:
     width: int = 3
-    """Number of columns of the board, counted from the left side to the right one, both of them included, as in the
+    """Number of columns of the board, counted from the left side to the right one, both included, as in the
     paper: a second line begins as the first one ends."""
 
 
@@ -93,7 +93,7 @@ def test_the_lines_of_a_help_text_are_joined_and_its_paragraphs_are_not(capsys, 
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
     first = lines.index("-h, --help    show this help message and exit") + 1
     assert lines[first : first + 5] == [
-        "--width INT   Number of columns of the board, counted from the left side to the right one, both of them included, "
+        "--width INT   Number of columns of the board, counted from the left side to the right one, both included, "
         "as in the paper: a second line begins as the first one ends. (default: 3)",
         "--height INT  Number of rows.",
         "",

@@ -79,9 +79,8 @@ ALIKE = [
 ]
 """Answers with common beginnings, or equal answers; the number of tokens with and without sharing:"""
 TOKENS = {
-    "prefixes": 3 + 7 + 3 + 8 + 6 + 7,
-    "prompts": 3 + 14 + 3 + 11 + 8 + 7,
-    "nothing": 4 * 3 + 14 + 3 * 3 + 11 + 8 + 7,
+    True: 3 + 7 + 3 + 8 + 6 + 7,
+    False: 4 * 3 + 14 + 3 * 3 + 11 + 8 + 7,
 }
 
 
@@ -89,9 +88,9 @@ TOKENS = {
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
 def test_sharing_prefixes_changes_no_result(make_model, kind, samples):
     model = make_model(kind)
-    expected = sft_loss(model, samples, share="nothing")
+    expected = sft_loss(model, samples, share=False)
     torch.testing.assert_close(model.log_probs(pack(samples))[0], torch.cat(alone(model, samples)), atol=1e-5, rtol=0)
-    for options in ({"share": "prompts"}, {"share": "prefixes"}, {"ends": False}, {"share": "nothing", "ends": False}):
+    for options in ({}, {"ends": False}, {"share": False, "ends": False}):
         for one, other in zip(sft_loss(model, samples, **options), expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -99,7 +98,7 @@ def test_sharing_prefixes_changes_no_result(make_model, kind, samples):
 def test_a_batch_has_one_copy_of_what_is_shared():
     for share, tokens in TOKENS.items():
         assert len(pack(ALIKE, share=share).ids) == tokens
-    shared, apart = pack(SAMPLES), pack(SAMPLES, share="nothing")
+    shared, apart = pack(SAMPLES), pack(SAMPLES, share=False)
     assert len(shared.ids) == sum(len(s.completion) for s in SAMPLES) + 7 + 1 + 2 + 12
     assert len(apart.ids) == sum(len(s.prompt) + len(s.completion) for s in SAMPLES)
     for share in TOKENS:
@@ -111,7 +110,7 @@ def test_a_batch_has_one_copy_of_what_is_shared():
 def test_tokens_that_predict_nothing_can_be_left_out():
     batch = pack(ALIKE, ends=False)
     ended = pack(ALIKE)
-    assert len(batch.ids) == TOKENS["prefixes"] - (3 + 2 + 2 + 1)  # tokens at the ends, which no other answer shares
+    assert len(batch.ids) == TOKENS[True] - (3 + 2 + 2 + 1)  # tokens at the ends, which no other answer shares
     assert len(batch.last) == 0
     for name in ("targets", "owner", "lengths"):
         assert torch.equal(getattr(batch, name), getattr(ended, name))
@@ -119,10 +118,11 @@ def test_tokens_that_predict_nothing_can_be_left_out():
     assert pack([Sample([1, 5], [6])], ends=False).ids.tolist() == [1, 5]
 
 
-def test_prompts_keep_the_tokens_of_completions_together():
-    batch = pack(ALIKE, share="prompts")
+def test_tokens_that_are_not_shared_are_consecutive():
+    batch = pack(ALIKE, share=False)
     for last, sample in zip(batch.last.tolist(), ALIKE, strict=True):
-        assert batch.ids[last + 1 - len(sample.completion) : last + 1].tolist() == sample.completion
+        own = [*sample.prompt, *sample.completion]
+        assert batch.ids[last + 1 - len(own) : last + 1].tolist() == own
 
 
 def test_the_order_of_the_batch_changes_nothing(make_model):

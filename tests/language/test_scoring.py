@@ -18,9 +18,9 @@ from operant.language.scoring import (
     load_scorer,
     load_step_rewards,
     lowest_log_probs,
-    places,
     starting_head,
     step_ends,
+    step_places,
 )
 from operant.language.tokenizer import encode_pair, encode_prompt
 from operant.runtime.evaluation import Evaluation
@@ -50,8 +50,8 @@ def runs(tmp_path_factory):
 def test_places_are_those_of_the_tokens():
     samples = [Sample([1, 9], [20, 21, 22]), Sample([1, 9], [30, 31]), Sample([1, 8], [40])]
     packed = pack(samples)
-    found = places(packed, samples, [[0, 2], [1], [0]])
-    assert packed.ids[found].tolist() == [20, 22, 31, 40]
+    found = step_places(packed, samples, [[0, 2], [1], [0]])
+    assert packed.ids[found.ends].tolist() == [20, 22, 31, 40]
 
 
 def test_scores_do_not_depend_on_the_company(scorer):
@@ -66,21 +66,29 @@ def test_scores_do_not_depend_on_the_company(scorer):
 
 
 def test_the_lowest_log_probs_of_steps_are_those_of_their_tokens():
-    """Compare with a loop over answers, steps and tokens; the second answer shares its prompt, the third has none."""
-    samples = [Sample([1, 9], [20, 21, 22, 23]), Sample([1, 9], [30, 31]), Sample([], [50, 51, 52])]
-    ends = [[1, 2, 3], [1], [0, 2]]
+    """Compare with a loop over answers, steps and tokens.
+
+    The second answer shares its beginning with the first, the third only its prompt, and the fourth has no prompt.
+    """
+    samples = [Sample([1, 9], [20, 21, 22, 23]), Sample([1, 9], [20, 21, 24]), Sample([1, 9], [30, 31])]
+    samples.append(Sample([], [50, 51, 52]))
+    ends = [[1, 2, 3], [0, 2], [1], [0, 2]]
     packed = pack(samples)
-    # 8 of 9 tokens: the first token of the third answer has no log-probability
-    log_probs = -torch.rand(8, generator=torch.Generator().manual_seed(3))
+    places = step_places(packed, samples, ends)
+    last = [s.completion[end] for s, row in zip(samples, ends, strict=True) for end in row]
+    assert packed.ids[places.ends].tolist() == last
+    assert places.steps == [3, 2, 1, 2]
+    # 11 of 12 tokens: the first token of the last answer has no log-probability
+    log_probs = -torch.rand(11, generator=torch.Generator().manual_seed(3))
     rows = [row.tolist() for row in log_probs.split(packed.lengths.tolist())]
-    rows[2] = [0.0, *rows[2]]
+    rows[3] = [0.0, *rows[3]]
     expected = []
     for row, places_ in zip(rows, ends, strict=True):
         starts = [0, *(end + 1 for end in places_[:-1])]
         expected += [
             [min(row[start : end + 1]), min(row[: end + 1])] for start, end in zip(starts, places_, strict=True)
         ]
-    found = lowest_log_probs(log_probs, packed, places(packed, samples, ends))
+    found = lowest_log_probs(log_probs, places)
     torch.testing.assert_close(found, torch.tensor(expected))
 
 

@@ -193,7 +193,7 @@ def probe(model: LanguageModel) -> tuple[float, int]:
         return tensor.detach()  # with its graph it would create a reference cycle that is never freed
 
     prompts = [[0] * (PROBE // 4)] * 4
-    batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share="nothing", device=model.device)
+    batch = pack([Sample(prompt[:1], prompt[1:]) for prompt in prompts], share=False, device=model.device)
     prefill, _ = Prefill.of(prompts, model.device)
     model.network.eval()  # disables checkpointing
     try:

@@ -7,7 +7,7 @@ the same prompt share one copy of it, and of equal beginnings of their completio
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from operant.runtime.shards import share
 
 Thing = TypeVar("Thing")
 
-Share = Literal["prefixes", "prompts", "nothing"]
-"""What consecutive samples with equal prompts share."""
 _ROOT = -1
 """Parent of the first token of a sequence."""
 
@@ -70,15 +68,15 @@ class Packed:
 
 
 def pack(
-    samples: Sequence[Sample], *, share: Share = "prefixes", ends: bool = True, device: torch.device | str = "cpu"
+    samples: Sequence[Sample], *, share: bool = True, ends: bool = True, device: torch.device | str = "cpu"
 ) -> Packed:
     """Pack samples into one batch.
 
     Args:
         samples: samples, at least one.
-        share: what consecutive samples with equal prompts share: the prompt and equal beginnings of the completions,
-            only the prompt, or nothing. The results are the same; sharing saves computation. Without `prefixes`, the
-            tokens of a completion are consecutive in the batch.
+        share: whether consecutive samples with equal prompts share the prompt and equal beginnings of the completions.
+            The results are the same; sharing saves computation. Otherwise, the tokens of a sample are consecutive in
+            the batch.
         ends: whether to include the last token of each sample. Scores and values need it; policies predict nothing
             from it.
         device: device of the model.
@@ -102,7 +100,7 @@ def pack(
 class _Row:
     """The row of a batch under construction: trees of tokens, in which each sequence is a path from a root."""
 
-    def __init__(self, share: Share, ends: bool) -> None:
+    def __init__(self, share: bool, ends: bool) -> None:
         self.share, self.ends = share, ends
         self.ids: list[int] = []
         self.positions: list[int] = []
@@ -118,7 +116,7 @@ class _Row:
     def add(self, index: int, sample: Sample) -> None:
         prompt, completion = sample.prompt, sample.completion
         if self._prompt is None or not (prompt is self._prompt or prompt == self._prompt):
-            self._prompt, self._children = None if self.share == "nothing" else prompt, {}
+            self._prompt, self._children = prompt if self.share else None, {}
             self._end = [_ROOT, *self._extend(_ROOT, prompt, 0)][-1]
         counts = [True] * len(completion) if sample.mask is None else list(sample.mask)
         if len(counts) != len(completion):
@@ -142,7 +140,7 @@ class _Row:
                 self.ids.append(token)
                 self.positions.append(offset)
                 self.parents.append(parent)
-                if self.share == "prefixes":
+                if self.share:
                     self._children[parent, token] = child
             path.append(child)
             parent = child

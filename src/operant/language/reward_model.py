@@ -33,7 +33,7 @@ from operant.language.models import LanguageModel, ScalarHead
 from operant.language.optimizer import OptimizerStep, backward
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
-from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
+from operant.language.scoring import Places, RewardModelFunction, Scorer, load_scorer, load_step_rewards, step_places
 from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
@@ -376,10 +376,10 @@ class RewardModel(DeclaredState):
         parts = group_batches([e.samples for e in batch], **size)
         return [[batch[i] for i in part] for part in parts]
 
-    def _packed(self, batch: Sequence[Example]) -> tuple[Packed, Tensor]:
+    def _packed(self, batch: Sequence[Example]) -> tuple[Packed, Places]:
         samples = [sample for e in batch for sample in e.samples]
-        packed = pack(samples, share="prompts", device=self.model.device)
-        return packed, places(packed, samples, [row for e in batch for row in e.ends])
+        packed = pack(samples, device=self.model.device)
+        return packed, step_places(packed, samples, [row for e in batch for row in e.ends])
 
     @property
     def head(self) -> dict[str, Tensor]:

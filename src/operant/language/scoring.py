@@ -7,7 +7,7 @@ another tokenizer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,20 @@ TOKENS = 16_384
 """Default maximum number of tokens per forward pass."""
 
 
+class Places(NamedTuple):
+    """The steps of a batch of B answers; for outcome supervision each answer is one step.
+
+    Attributes:
+        ends: index of the last token of each step in the batch, `[p]`.
+        lengths: number of predicted tokens of each step, `[p]`.
+        steps: number of steps of each answer, `[B]`.
+    """
+
+    ends: Tensor
+    lengths: Tensor
+    steps: Sequence[int]
+
+
 class Scorer:
     """A language model with a scalar head that scores answers.
 
@@ -50,25 +64,18 @@ class Scorer:
         self.model = model
         self.head = ScalarHead(model.width, model.device) if head is None else head
 
-    def read(self, batch: Packed, places: Tensor) -> Tensor:
-        """Compute the scores `[p]` at the given tokens of a batch, with gradients.
-
-        Args:
-            batch: packed sequences; for a head with features, without shared beginnings of completions.
-            places: indices of tokens in the batch, `[p]`; `batch.last` for whole answers.
-        """
+    def read(self, batch: Packed, places: Places) -> Tensor:
+        """Compute the scores `[p]` of the steps of a batch, with gradients."""
         return self.score(self.model.read(batch), batch, places)
 
-    def score(self, hidden: Tensor, batch: Packed, places: Tensor) -> Tensor:
-        """Compute the scores `[p]` at the given tokens from the hidden states `[n, H]` of a batch.
-
-        A head with features needs the last tokens of all steps.
-        """
+    def score(self, hidden: Tensor, batch: Packed, places: Places) -> Tensor:
+        """Compute the scores `[p]` of the steps of a batch from its hidden states `[n, H]`."""
+        ends = hidden.index_select(0, places.ends)
         if self.head.features is None:
-            return self.head(hidden.index_select(0, places))
+            return self.head(ends)
         with torch.no_grad():  # no gradient, so that the model is not trained to make wrong steps improbable
             log_probs, _ = self.model.judge(hidden.index_select(0, batch.before), batch.targets)
-        return self.head(hidden.index_select(0, places), lowest_log_probs(log_probs, batch, places))
+        return self.head(ends, lowest_log_probs(log_probs, places))
 
     @torch.no_grad()
     def scores(self, samples: Sequence[Sample], *, tokens: int = TOKENS) -> Tensor:
@@ -81,7 +88,7 @@ class Scorer:
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
             packed = pack(take(samples, part), device=self.model.device)
-            found.append(self.read(packed, packed.last))
+            found.append(self.read(packed, Places(packed.last, packed.lengths, [1] * len(part))))
         return torch.cat(found)
 
     @torch.no_grad()
@@ -98,8 +105,9 @@ class Scorer:
         found: list[Tensor] = []
         for part in micro_batches(samples, tokens=tokens):
             chosen, own = take(samples, part), [ends[i] for i in part]
-            packed = pack(chosen, share="prompts", device=self.model.device)
-            found += split(self.read(packed, places(packed, chosen, own)), [len(row) for row in own])
+            packed = pack(chosen, device=self.model.device)
+            places = step_places(packed, chosen, own)
+            found += split(self.read(packed, places), places.steps)
         return found
 
     def body(self) -> dict[str, torch.nn.Parameter]:
@@ -110,37 +118,37 @@ class Scorer:
         return {name: value for name, value in self.model.trained().items() if id(value) not in unused}
 
 
-def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int]]) -> Tensor:
-    """Convert indices of tokens in completions to indices in a packed batch, `[p]`.
+def step_places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int]]) -> Places:
+    """Find the steps of answers in a batch.
 
     Args:
-        batch: packed samples, without shared beginnings of completions.
-        samples: B samples.
-        ends: indices of tokens in the completion of each sample.
+        batch: packed samples.
+        samples: B samples without masks.
+        ends: indices of the last tokens of the steps in the completion of each sample, ascending; the last step ends
+            the completion.
     """
-    last = integers(batch.last)
-    found = [
-        last[i] - len(sample.completion) + 1 + end
-        for i, (sample, row) in enumerate(zip(samples, ends, strict=True))
-        for end in row
-    ]
-    return torch.tensor(found, dtype=torch.int64, device=batch.last.device)
+    before, last = integers(batch.before), integers(batch.last)
+    places, lengths, start = list[int](), list[int](), 0
+    for i, (sample, row) in enumerate(zip(samples, ends, strict=True)):
+        skipped = 0 if sample.prompt else 1  # the first token of a sequence is not predicted
+        following = start - skipped + 1
+        places += [before[following + end] for end in row[:-1]] + [last[i]]
+        reached = [max(0, end + 1 - skipped) for end in row]
+        lengths += [one - other for one, other in zip(reached, [0, *reached], strict=False)]
+        start += len(sample.completion) - skipped
+    found = torch.tensor([places, lengths], dtype=torch.int64, device=batch.last.device)
+    return Places(found[0], found[1], [len(row) for row in ends])
 
 
-def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor:
+def lowest_log_probs(log_probs: Tensor, places: Places) -> Tensor:
     """Compute for each step the lowest log-probability of its tokens, and of all tokens up to its end, `[p, 2]`.
 
     Args:
         log_probs: log-probabilities of the tokens of the answers, `[m]`.
-        batch: packed sequences, without shared beginnings of completions.
-        places: indices of the last tokens of all steps, ascending, `[p]`; the last steps end their answers.
+        places: steps of the answers.
     """
-    answer = torch.searchsorted(batch.last, places)  # of each step
-    before = batch.last - batch.lengths.cumsum(0)  # number of tokens outside answers, up to each answer's end
-    ends = places - before[answer]  # in the order of the answers' tokens, from 1
-    lengths = ends.diff(prepend=ends.new_zeros(1))
-    in_step = torch.segment_reduce(log_probs.float(), "min", lengths=lengths).clamp(max=0)  # of no token: 0
-    so_far = torch.cat([torch.cummin(row, 0).values for row in split(in_step, integers(answer.bincount()))])
+    in_step = torch.segment_reduce(log_probs.float(), "min", lengths=places.lengths).clamp(max=0)  # of no token: 0
+    so_far = torch.cat([torch.cummin(row, 0).values for row in split(in_step, places.steps)])
     return torch.stack([in_step, so_far], dim=1)
 
 

@@ -223,7 +223,7 @@ class LocalTrainer:
 
     def _log_probs(self, samples: Sequence[Sample], batch: Sequence[Datum]) -> Tensor:
         """Return the log-probabilities of all targets of a batch, `[m]`."""
-        packed = pack(samples, share="nothing", device=self.model.device)
+        packed = pack(samples, share=False, device=self.model.device)
         is_input = torch.ones(len(packed.ids), dtype=torch.bool, device=self.model.device)
         is_input[packed.last] = False
         targets = torch.tensor([token for datum in batch for token in datum.target_tokens], device=self.model.device)
