@@ -21,7 +21,7 @@ from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
-from operant.runtime.machine import cores, present, threads_sleep
+from operant.runtime.machine import chosen_device, cores, present, threads_sleep
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 from operant.runtime.shards import group, started
@@ -140,11 +140,7 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         package(entry).warn_of_idle(entry, settings.task, config)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
-    device = settings.device
-    if device == "auto":
-        device = "cuda" if large and torch.cuda.is_available() else "cpu"
-    if not present(device):
-        raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
+    device = chosen_device(settings.device, large=large)
     # Without sharding, results must not depend on the number of processes.
     num_processes = group().size if group().sharded else settings.shards
     available = max(1, cores() // num_processes)

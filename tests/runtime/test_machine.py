@@ -27,10 +27,20 @@ def test_a_device_beyond_those_that_there_are_is_not_present():
 
 
 def test_a_device_is_chosen_where_none_is_named(monkeypatch):
-    assert chosen_device("mps") == "mps"
+    assert chosen_device("cpu") == "cpu"
     for there, chosen in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert chosen_device("auto") == chosen
+        assert chosen_device("auto", large=False) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("gpu", "device must be auto, cpu, cuda, .*, got 'gpu'"), ("cuda:99", "device 'cuda:99' is not on this machine")],
+)
+def test_a_device_that_is_missing_is_an_error(device, message):
+    with pytest.raises(ValueError, match=message):
+        chosen_device(device)
 
 
 @pytest.mark.parametrize(("first", "sleep"), [("operant", True), ("torch", False)])

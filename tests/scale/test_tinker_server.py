@@ -57,7 +57,7 @@ def test_programs_run_with_nothing_but_the_address_changed(address):
 
 
 def test_the_name_of_the_model_is_printed_and_answered(address, notices):
-    assert "serves the model 'tiny'" in notices.read_text()
+    assert "serves the model 'tiny' on cpu" in notices.read_text()
     found = httpx.get(f"{address}/api/v1/get_server_capabilities", headers={"X-Api-Key": KEY}).json()
     assert [each["model_name"] for each in found["supported_models"]] == ["tiny"]
 

@@ -7,7 +7,7 @@ import torch
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Sampling
 from operant.language.models import load
-from operant.scale.trainer import Adam, Datum, LocalTrainer, Sampler, connect, named
+from operant.scale.trainer import Adam, Datum, LocalTrainer, Sampler, connect, named, placed
 
 TOKENS = [1, 21, 22, 15, 23, 33, 21, 25]
 
@@ -146,13 +146,14 @@ def run(trainer, steps):
         trainer.optim_step(Adam(learning_rate=1e-3))
 
 
-def test_a_saved_state_continues_bit_for_bit(tmp_path):
-    with connect(seed=5, states=tmp_path / "a") as first:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_saved_state_continues_bit_for_bit(tmp_path, device):
+    with connect(seed=5, states=tmp_path / "a", device=device) as first:
         run(first, 2)
         path = first.save_state("half")
         run(first, 2)
         expected = first.state_dict()
-    with connect(seed=5, states=tmp_path / "b") as second:
+    with connect(seed=5, states=tmp_path / "b", device=device) as second:
         second.load_state(path)
         run(second, 2)
         found = second.state_dict()
@@ -160,6 +161,24 @@ def test_a_saved_state_continues_bit_for_bit(tmp_path):
     for name, value in expected["model"].items():
         assert torch.equal(value, found["model"][name]), name
         assert torch.equal(expected["moments"][name]["exp_avg_sq"], found["moments"][name]["exp_avg_sq"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:99"}, "device 'cuda:99' is not on this machine"),
+        ({"address": "http://127.0.0.1:1", "device": "cpu"}, "device is 'cpu', but the service has its own"),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        connect(**options)
+
+
+def test_models_that_are_not_built_in_are_placed_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert placed(ModelOptions(model="tiny"), "auto") == "cpu"
+    assert placed(ModelOptions(model="organization/model"), "auto") == "cuda"
 
 
 def test_a_state_is_replaced_only_on_request(trainer):

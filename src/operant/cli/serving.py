@@ -45,9 +45,17 @@ def serve(arguments: list[str]) -> int:
         metavar="FOLDER",
         help="folder of the states saved by --train (default: states)",
     )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="device of --train, such as cuda:1; auto: a GPU if available, and the CPU for built-in models "
+        "(default: auto)",
+    )
     options = parser.parse_args(arguments)
+    if options.train is None and options.device != "auto":
+        raise ValueError("--device is that of --train; the web app computes on the CPU, and a run on its own device")
     if options.train is not None:
-        return start_training(options.train, options.states, options.port, host=options.host)
+        return start_training(options.train, options.states, options.port, host=options.host, device=options.device)
     if options.runs is not None and not options.runs.is_dir():
         raise ValueError(f"there is no folder {options.runs}; pass the folder of your runs with --runs")
     browser = not options.no_browser
@@ -85,7 +93,7 @@ def start(
     return 0
 
 
-def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.1") -> int:
+def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.1", device: str = "auto") -> int:
     """Serve the Tinker API until Ctrl-C, and return an exit status.
 
     Args:
@@ -93,26 +101,28 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
         states: folder of saved states.
         port: port; 0: any free one.
         host: address to listen on.
+        device: device of the computation; auto: a GPU if available, and the CPU for built-in models.
 
     Raises:
         ModuleNotFoundError: an extra is not installed.
-        ValueError: there is no such model, the key is invalid, or the port is in use.
+        ValueError: there is no such model or device, the key is invalid, or the port is in use.
     """
     require_extra("web", "a service", ["starlette", "uvicorn"])
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     require_extra("tinker", "the Tinker API", ["tinker"])
     from operant.scale.service import Service
     from operant.scale.tinker_server import PREFIX, new_key, serve
-    from operant.scale.trainer import named
+    from operant.scale.trainer import named, placed
 
     key = os.environ.get(KEY) or new_key()
     if not key.startswith(PREFIX):
         raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it to generate a new key")
 
-    service = Service(named(model), states)
+    base = named(model)
+    service = Service(base, states, device=placed(base, device))
 
     def announce(address: str) -> None:
-        say(f"serves the model {service.name!r}")
+        say(f"serves the model {service.name!r} on {service.device}")
         print(address, flush=True)
         say(f"clients need: export TINKER_BASE_URL={address} {KEY}={key}")
         say("Press Ctrl-C to stop")

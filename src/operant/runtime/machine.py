@@ -4,6 +4,8 @@ import os
 
 import torch
 
+from operant.runtime.settings import require_device
+
 
 def cores() -> int:
     """Return the number of cores for this process: `OMP_NUM_THREADS`, or all that are allowed."""
@@ -21,11 +23,18 @@ def threads_sleep() -> bool:
     return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
 
-def chosen_device(device: str) -> str:
-    """Return the device; for `auto` a GPU if available, else the CPU."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def chosen_device(device: str, *, large: bool = True) -> str:
+    """Return the device; for `auto` a GPU if available and the networks are large, else the CPU.
+
+    Raises:
+        ValueError: there is no such device on this machine.
+    """
+    require_device(device)
+    if device == "auto":
+        return "cuda" if large and torch.cuda.is_available() else "cpu"
+    if not present(device):
+        raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
+    return device
 
 
 def present(device: str) -> bool:

@@ -184,12 +184,21 @@ class Settings:
             raise ValueError(f"keep_checkpoints must be auto, all, none or at least 1, got {self.keep_checkpoints!r}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds must be one or more different non-negative integers, got {self.seeds}")
-        if not _DEVICE.fullmatch(self.device):
-            raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")
+        require_device(self.device)
 
 
 def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def require_device(device: str) -> None:
+    """Validate the name of a device.
+
+    Raises:
+        ValueError: there is no such device on any machine.
+    """
+    if not _DEVICE.fullmatch(device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {device!r}")
 
 
 def counted_seeds(first: int, count: int) -> tuple[int, ...]:

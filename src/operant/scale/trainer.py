@@ -22,6 +22,8 @@ from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel, load
 from operant.language.packing import Sample, micro_batches, pack, take
+from operant.language.runs import built_in
+from operant.runtime.machine import chosen_device
 from operant.runtime.run import Run, RunError
 from operant.scale.batches import Datum, Loss, check, check_prompt, check_tokens, losses, thresholds_of
 from operant.scale.saved_states import checked_name, read_state, write_state
@@ -300,7 +302,9 @@ class LocalTrainer:
         if optimizer:
             self.steps, self._samples = state["steps"], state["samples"]
             for name, moments in state["moments"].items():
-                self._optimizer.state[self._parameters[name]] = clone(moments)
+                parameter = self._parameters[name]
+                # fused steps need all moments, and the number of steps, on the device of the parameter
+                self._optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in clone(moments).items()}
 
     def weights(self) -> State:
         """Return a copy of the trained weights, for `Sampler`."""
@@ -352,6 +356,7 @@ def connect(
     seed: int = 0,
     key: str | None = None,
     states: str | Path = "states",
+    device: str = "auto",
 ) -> AbstractContextManager[Trainer]:
     """Return a trainer as a context manager: in this process, or a client of a service with the Tinker API.
 
@@ -363,16 +368,29 @@ def connect(
         seed: random seed of initial weights and of samples without a seed.
         key: API key of the service; None: the value of the environment variable `TINKER_API_KEY`.
         states: folder of states saved in this process.
+        device: device in this process, such as cuda:1; auto: a GPU if available, and the CPU for built-in models.
 
     Raises:
-        ValueError: there is no such model, or `model` is None and the service has several.
+        ValueError: there is no such model or device, or `model` is None and the service has several.
         ModuleNotFoundError: the address is of a service, and the extra `tinker` is missing.
     """
     if address is None:
-        return closing(LocalTrainer(load(named(model or "tiny", lora_r), seed=seed), states, seed=seed))
+        options = named(model or "tiny", lora_r)
+        return closing(LocalTrainer(load(options, seed=seed, device=placed(options, device)), states, seed=seed))
+    if device != "auto":
+        raise ValueError(f"device is {device!r}, but the service has its own: leave it out, or start it with --device")
     from operant.scale.remote import RemoteTrainer  # noqa: PLC0415 - needs an extra
 
     return closing(RemoteTrainer(address, model, lora_r=lora_r, seed=seed, key=key))
+
+
+def placed(options: ModelOptions, device: str) -> str:
+    """Return the device of a model; for `auto` a GPU if available, and the CPU for built-in models.
+
+    Raises:
+        ValueError: there is no such device on this machine.
+    """
+    return chosen_device(device, large=not built_in(options))
 
 
 def named(model: str, lora_r: int = 0) -> ModelOptions:
