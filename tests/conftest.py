@@ -55,6 +55,12 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_runtest_setup(item):
+    """Skip what needs a CUDA device where there is none."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 def pytest_collection_modifyitems(config, items):
     """Begin with the longest files if several processes share the tests, so that none starts a long one at the end."""
     if hasattr(config, "workerinput"):
@@ -85,6 +91,4 @@ def graph_device(request, monkeypatch):
     """Return the CPU, where the recording of CUDA graphs is emulated, and a CUDA device."""
     if request.param == "cpu":
         graphs.emulate(monkeypatch)
-    elif not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     return torch.device(request.param)

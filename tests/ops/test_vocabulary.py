@@ -253,7 +253,6 @@ def test_the_full_logits_are_never_in_memory():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("chunk", [None, 2**12])
 def test_a_cuda_device_gives_the_same(dtype: torch.dtype, tolerance: float, chunk: int | None):
