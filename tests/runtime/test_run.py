@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from operant.runtime import files
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
 
@@ -104,6 +105,23 @@ def test_an_empty_folder_is_as_good_as_none(tmp_path):
     (tmp_path / "x").mkdir()
     Run.create(tmp_path / "x", SETTINGS, Config())
     assert Run.open(tmp_path / "x").settings == SETTINGS
+
+
+def test_a_run_in_the_working_folder_leaves_it_in_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Run.create(".", SETTINGS, Config())
+    assert Path.cwd() == tmp_path  # a replaced folder would be no working folder anymore
+    assert Run.open(".").settings == SETTINGS
+
+
+def test_a_failed_creation_in_an_empty_folder_leaves_it_empty(tmp_path, monkeypatch):
+    def fail(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_durably", fail)
+    with pytest.raises(RunError, match=r"cannot create the run folder .*No space left"):
+        Run.create(tmp_path, SETTINGS, Config())
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "a\nb", "-x", ".x", "x" * 129, "a:b", "a\0b", "\\"])

@@ -55,12 +55,12 @@ def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
 
 
 def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) -> None:
-    """Create a folder atomically; an empty folder at `path` is replaced.
+    """Create a folder atomically, or fill an empty one, which may be the working folder or a mount point.
 
     Args:
         path: path of the folder.
-        folders: names of empty subfolders.
-        files: contents of files, by name.
+        folders: names of empty subfolders, at least one.
+        files: contents of files, by name; the first one identifies the folder, and is written last.
 
     Raises:
         OSError: the folder cannot be created, or the path is not empty.
@@ -69,6 +69,9 @@ def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) 
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "there is a file with this name", str(path))
     remove_old_leftovers(path, (*folders, *files))
+    if path.is_dir():
+        _fill(path, folders, files)
+        return
     temporary = beside(path)
     temporary.mkdir()
     try:
@@ -82,6 +85,24 @@ def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) 
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+def _fill(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) -> None:
+    """Create subfolders and files in an empty folder, as `make_folder`."""
+    if any(path.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+    made: list[Path] = []
+    try:
+        for name in folders:
+            (path / name).mkdir()  # of two processes, one creates the first, and the other ends here
+            made.append(path / name)
+        for name in reversed([*files]):
+            replace_durably(path / name, files[name])
+            made.append(path / name)
+    except BaseException:
+        for part in made:
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        raise
 
 
 def sync_folder(folder: Path) -> None:
