@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import math
+import shutil
 import sys
 from contextlib import closing
 from unittest.mock import MagicMock
@@ -16,7 +17,7 @@ from operant.runtime.run import Run
 from operant.runtime.run_folders import rename
 from operant.runtime.settings import Settings
 from operant.runtime.trackers import TRACKERS, identity, mean, named, of_evaluation, of_metrics, trackers_of
-from operant.runtime.training import train
+from operant.runtime.training import resume_from, train
 from runtime.test_training import Config, evaluate
 from runtime.tiny import Regression
 
@@ -64,6 +65,14 @@ def test_the_curves_of_an_evaluation():
         "eval/x": [5.0, 6.0],
         "eval/rewards/a": [7.0, 8.0],
     }
+
+
+def test_numbers_of_environments_do_not_replace_those_of_evaluations():
+    record = {"scores": (1.0, 2.0), "iqm": 1.5, "lengths": (9.0, 9.0), "success_rate": (), "cut": ()}
+    curves = of_evaluation({**record, "infos": {"score": (50.0, 60.0), "length": (3.0, 4.0)}})
+    assert curves["eval/score"] == [1.0, 2.0]
+    assert curves["eval/length"] == [9.0, 9.0]
+    assert curves["eval/info/score"] == [50.0, 60.0]
 
 
 @pytest.mark.parametrize("given", ["wandb", ["mlflow"], 3, [None]])
@@ -180,3 +189,28 @@ def test_a_tracker_of_the_settings_is_used_again_by_resume(tmp_path):
     assert len(list(folder.iterdir())) == 2
     operant.resume(tmp_path / "run", budget=300, track=(), progress="silent").close()
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_session_without_points_leaves_those_of_earlier_ones(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tracked(tmp_path, "tensorboard")
+    before = EventAccumulator(str(run.path / "tensorboard" / "mean")).Reload().Scalars("eval/score")
+    learner = Regression()
+    resume_from(run, learner)
+    run.add_session([], learner.consumed)
+    train(learner, run, budget=200, evaluate=evaluate, callbacks=trackers_of(["tensorboard"]), progress="silent")
+    found = EventAccumulator(str(run.path / "tensorboard" / "mean")).Reload()
+    assert len(found.Images("media/film")) == 2
+    assert found.Scalars("eval/score") == before
+
+
+def test_a_tracker_finishes_a_run_without_a_folder_of_media(tmp_path):
+    pytest.importorskip("tensorboard")
+    run = tracked(tmp_path, "tensorboard")
+    shutil.rmtree(run.media_path)
+    learner = Regression()
+    resume_from(run, learner)
+    outcome = train(learner, run, budget=300, callbacks=trackers_of(["tensorboard"]), progress="silent")
+    assert outcome.callback_errors == ()

@@ -60,7 +60,7 @@ class Tracker(Callback):
     def on_end(self, outcome: Outcome | None) -> None:
         """Log the images and videos of the run, and finish."""
         consumed = 0 if outcome is None else outcome.consumed
-        for path in sorted(self._run.media_path.iterdir()):
+        for path in sorted(self._run.media_path.glob("*")):  # none if the folder was lost, as in copies by git
             if path.suffix in PICTURES + FILMS:
                 self.add_media(path, consumed)
         self.end()
@@ -90,8 +90,9 @@ class TensorBoard(Tracker):
     package = "tensorboard"
 
     def begin(self, run: Run) -> None:
-        """Store the folder; the first point determines which later points a resumed run replaces."""
+        """Store the budget after which a resumed session replaces points; a first session has none to replace."""
         self._writers: dict[str, Any] = {}
+        self._resumed_from: int | None = run.facts()["sessions"][-1].get("from")
 
     def add(self, curves: Curves, consumed: int) -> None:
         """Write a point of each curve for each seed, and their mean."""
@@ -123,7 +124,8 @@ class TensorBoard(Tracker):
         if name not in self._writers:
             module: Any = importlib.import_module("torch.utils.tensorboard")
             folder = str(self._run.path / "tensorboard" / name)
-            writer = self._writers[name] = module.SummaryWriter(folder, purge_step=consumed)
+            purged = consumed if self._resumed_from is None else self._resumed_from + 1
+            writer = self._writers[name] = module.SummaryWriter(folder, purge_step=purged)
             if name == "mean":
                 asked = [[key, _cell(value)] for key, value in self._run.asked().items()]
                 writer.add_text("configuration", _markdown(["name", "value"], asked), consumed)
@@ -235,10 +237,14 @@ def of_metrics(record: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def of_evaluation(record: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the curves of an evaluation: `eval/score`, `eval/iqm`, and further metrics."""
+    """Return the curves of an evaluation: `eval/score`, `eval/iqm`, and further metrics.
+
+    Numbers of environments with these names are under `eval/info/`.
+    """
     told = {"score": record["scores"], "iqm": record["iqm"], "length": record["lengths"]}
     told |= {name: record[name] for name in ("success_rate", "cut")}
-    told |= {**record["infos"], **record.get("metrics", {})}
+    told |= {f"info/{name}" if name in told else name: value for name, value in record["infos"].items()}
+    told |= record.get("metrics", {})
     return {f"eval/{name.removeprefix('eval/')}": _floats(value) for name, value in told.items() if value != ()}
 
 
