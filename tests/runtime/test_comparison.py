@@ -150,6 +150,15 @@ def test_a_metric_is_averaged_over_episodes_between_evaluations(make):
     np.testing.assert_array_equal(metric_curve(run, "x").scores, [[1.0], [1.0]])
 
 
+def test_a_record_belongs_to_the_evaluation_that_follows_it(make):
+    run = make("a", {120: [[1.0], [2.0]]}, budget=100, evaluate_every=50)
+    none, last = [np.nan, np.nan], [7.0, 8.0]
+    recorded(run, [(30, [1.0, 2.0], [1, 1]), (60, [3.0, 4.0], [1, 1]), (90, last, [1, 1]), (120, none, [0, 0])])
+    curve = metric_curve(run, "rollout/episode_return")  # evaluated at 60, the first multiple of 30 from 50, and at 120
+    np.testing.assert_array_equal(curve.consumed, [60, 120])
+    np.testing.assert_array_equal(curve.scores, [[2.0, 3.0], last])
+
+
 def test_runs_are_compared_by_a_metric(make):
     runs = [make(name, {100: [[1.0], [1.0]]}) for name in ("a", "b")]
     recorded(runs[0], [(100, [1.0, 2.0], [1, 1])])
@@ -217,3 +226,10 @@ def test_settings_that_differ(make):
     other = make("b", {100: [[1.0], [2.0]]}, seeds=(4, 5), threads=2)
     assert different_settings([first, other]) == {"threads": [0, 2]}
     assert different_settings([first]) == {}
+
+
+def test_a_score_that_is_missing_hides_no_others_from_the_profile(make):
+    failed, other = make("a", {100: [[np.nan], [2.0]]}), make("b", {100: [[3.0], [4.0]]})
+    profile = compare([failed, other])[1].profile
+    assert (profile.thresholds[0], profile.thresholds[-1]) == (2.0, 4.0)
+    assert profile.share[0] == 1.0

@@ -138,7 +138,7 @@ def metric_curve(run: Run, metric: str) -> Curve:
     values = np.array([np.atleast_1d(record[metric]) for record in found], np.float64)
     weights = np.where(np.isnan(values), 0.0, _episode_counts(found, metric))
     consumed = np.array([int(record["consumed"]) for record in found])
-    parts = [np.flatnonzero(part) for part in _intervals(consumed, run.settings.evaluation_interval)]
+    parts = _intervals(records, metric, run.settings.evaluation_interval)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = [np.nansum(values[part] * weights[part], 0) / weights[part].sum(0) for part in parts]
     if not np.isfinite(means[-1]).all():
@@ -163,10 +163,15 @@ def _episode_counts(records: Sequence[dict[str, Any]], metric: str) -> Any:
     return np.array([np.atleast_1d(record[EPISODES]) for record in records], np.float64)
 
 
-def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_]]:
-    """Return masks of the records in each non-empty interval of the budget, in order."""
-    numbers = (consumed - 1) // every
-    return [numbers == number for number in np.unique(numbers)]
+def _intervals(records: Sequence[dict[str, Any]], metric: str, every: int) -> list[NDArray[np.int64]]:
+    """Return the indices of the records with a metric in each interval between evaluations that has any, in order.
+
+    An evaluation, and a record before it, follow the first iteration that reaches a multiple of `every`. The budget
+    used at the start of a record, that of the record before, therefore decides to which interval it belongs.
+    """
+    starts = [0, *(int(record["consumed"]) for record in records[:-1])]
+    numbers = np.array([start // every for start, record in zip(starts, records, strict=True) if metric in record])
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
 def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: bool = False) -> list[Standing]:
@@ -206,7 +211,8 @@ def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: 
         for run, found, curve in zip(runs, read, curves, strict=True)
     ]
     scores = [score for final in finals for score in final.scores]
-    thresholds = np.linspace(min(scores), max(scores), THRESHOLDS)
+    known = [score for score in scores if np.isfinite(score)] or [0.0]
+    thresholds = np.linspace(min(known), max(known), THRESHOLDS)
     return [
         _standing(run, final, finals[0], curve, budget=budget, metric=metric, thresholds=thresholds)
         for run, final, curve in zip(runs, finals, curves, strict=True)
