@@ -69,6 +69,23 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture
+def unprivileged(tmp_path):
+    """Let the test run as a user without privileges, for whom file permissions apply."""
+    for folder in tmp_path.parents:
+        if folder.name.startswith(("pytest-", "popen-")):  # created by pytest; parallel tests have one more level
+            folder.chmod(0o755)
+    if os.geteuid() != 0:
+        yield
+        return
+    tmp_path.chmod(tmp_path.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
 def torch_library(monkeypatch):
     """Return a function that creates environments which compute on the CPU as on other devices."""
     from operant.envs.tensor import core

@@ -192,6 +192,29 @@ def test_the_runs_that_need_a_run_are_named(make_run, tmp_path):
     assert users_of(teacher) == [tmp_path / "rewarded"]
 
 
+def test_the_runs_that_need_a_run_through_a_link_are_named(make_run, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    needed = make_run("model")
+    user = make_run("user", inputs=[Input.of("reward_model", tmp_path / "link" / "model")])
+    assert users_of(needed) == [user.path]
+
+
+def test_the_runs_that_need_a_run_that_was_moved_with_them_are_named(make_run, tmp_path):
+    make_run("old/model")
+    make_run("old/user", inputs=[Input.of("reward_model", tmp_path / "old" / "model")])
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert users_of(Run.open(tmp_path / "new" / "model")) == [tmp_path / "new" / "user"]
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(make_run, tmp_path, request):
+    run = make_run("one")
+    (tmp_path / "lost+found").mkdir(0o700)
+    request.getfixturevalue("unprivileged")
+    assert [found.path for found in find_runs(tmp_path)[0]] == [run.path]
+    with pytest.raises(RunError, match=r"lost\+found is not the folder of a run: config\.toml: Permission denied"):
+        Run.open(tmp_path / "lost+found")
+
+
 def test_pruning_keeps_the_newest_good_checkpoint(make_run):
     run = make_run("one")
     for consumed in (10, 20, 30):

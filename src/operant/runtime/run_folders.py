@@ -21,7 +21,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import TakenError, check_name, location
+from operant.runtime.run_paths import TakenError, check_name, is_run, location
 
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
@@ -65,7 +65,7 @@ def find_runs(root: Path) -> tuple[list[Run], list[str]]:
     found: list[Run] = []
     faults: list[str] = []
     for path in sorted(root.iterdir()):
-        if not path.name.startswith(".") and (path / "config.toml").is_file():
+        if not path.name.startswith(".") and is_run(path):
             with _listed(path, faults):
                 found.append(Run.open(path))
     return found, faults
@@ -160,7 +160,9 @@ def users_of(run: Run, inputs: Inputs | None = None) -> list[Path]:
         inputs: `inputs_in` the folder, if already read.
     """
     others = inputs_in(run.path.parent) if inputs is None else inputs
-    return [path for path, records in others if path != run.path and any(_needs(one, run.path) for one in records)]
+    return [
+        path for path, records in others if path != run.path and any(_needs(path, one, run.path) for one in records)
+    ]
 
 
 def rename(run: Run, name: str) -> Path:
@@ -310,9 +312,13 @@ def _joined(parts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(value for part in parts for value in part) if all(parts) else ()
 
 
-def _needs(record: Any, path: Path) -> bool:
-    own = Path(record["path"])
-    return not record.get("at_start") and (own == path or path in own.parents)
+def _needs(user: Path, record: Mapping[str, Any], path: Path) -> bool:
+    """Return whether an input of the run `user` is in the folder `path`: as recorded, or moved together with both."""
+    if record.get("at_start"):
+        return False
+    near = [user / record["relative"]] if record.get("relative") else []
+    places = [Path(os.path.realpath(place)) for place in (record["path"], *near)]  # records keep links
+    return any(place == path or path in place.parents for place in places)
 
 
 def _moved(run: Run, target: Path) -> Path:

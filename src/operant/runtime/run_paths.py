@@ -37,6 +37,14 @@ def nearest_run(path: Path, root: Path = Path("runs")) -> Path | None:
     return next((root / name for name in names if name.lower() == near[0]), None) if near else None
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a folder contains a run; False if the folder cannot be read, such as `lost+found`."""
+    try:
+        return (path / "config.toml").is_file()
+    except OSError:
+        return False
+
+
 def no_run(path: Path, error: OSError) -> str:
     """Describe why an absolute path is not the folder of a run, and which folder may have been meant.
 
@@ -44,14 +52,14 @@ def no_run(path: Path, error: OSError) -> str:
         path: the path.
         error: of reading its config.toml.
     """
+    if isinstance(error, PermissionError):
+        return f"config.toml: {error.strerror}"
     near = nearest_run(path)
     hint = "" if near is None or near.resolve() == path else f"; did you mean {near}?"
-    if not path.exists():
-        return f"there is no such folder{hint}"
-    if around := next((parent for parent in path.parents if (parent / "config.toml").is_file()), None):
+    if path.exists() and (around := next(filter(is_run, path.parents), None)):
         return f"it is a part of the run {around}, use that folder"
     if not path.is_dir():
-        return "it is a file"
+        return "it is a file" if path.exists() else f"there is no such folder{hint}"
     if inside := sorted(file.parent.name for file in path.glob("*/config.toml")):
         return f"it contains runs, use one of them: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}"
     if any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
