@@ -1,6 +1,7 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ def make_run(tmp_path):
 def quiet(run, *callbacks, learner=None, **options):
     options = {"budget": 400, "progress": "silent", "evaluate": evaluate, "evaluate_every": 100} | options
     return train(learner or Regression(), run, callbacks=callbacks, **options)
+
+
+INFOS = {"height": (1.0, 2.0)}
 
 
 class Listener(Callback):
@@ -283,3 +287,23 @@ def test_no_warning_without_a_reason(make_run, caplog):
     assert caplog.records == []
     assert outcome.callback_errors == ()
     assert outcome.report_error == ""
+
+
+class Changing(Callback):
+    """Callback that changes what it gets, and returns an array."""
+
+    background = False
+
+    def on_metrics(self, record):
+        return record.pop("losses/value")
+
+    def on_evaluation(self, record):
+        record["infos"].clear()
+
+
+def test_a_callback_changes_records_for_no_other(make_run):
+    listener = Listener()
+    outcome = quiet(make_run(), Changing(), listener, evaluate=lambda learner: replace(evaluate(learner), infos=INFOS))
+    assert outcome.callback_errors == ()
+    assert all("losses/value" in record for record in listener.told("metrics"))
+    assert all(record["infos"] == INFOS for record in listener.told("evaluation"))

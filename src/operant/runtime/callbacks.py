@@ -131,13 +131,11 @@ class Callbacks:
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Call `on_metrics` of all callbacks."""
-        if self._members:
-            self._tell("on_metrics", _read_only(record))
+        self._tell_record("on_metrics", record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Call `on_evaluation` of all callbacks."""
-        if self._members:
-            self._tell("on_evaluation", _read_only(record))
+        self._tell_record("on_evaluation", record)
 
     def checkpoint(self, path: Path, consumed: int) -> None:
         """Call `on_checkpoint` of all callbacks."""
@@ -162,6 +160,10 @@ class Callbacks:
         for member in self._members:
             member.tell(event, *arguments)
 
+    def _tell_record(self, event: str, record: Mapping[str, Any]) -> None:
+        for member in self._members:
+            member.tell(event, _copied(record))
+
 
 class _Member:
     """A callback that runs in the training thread."""
@@ -184,11 +186,12 @@ class _Member:
         """Wait until all events are processed."""
 
     def _call(self, method: str, *arguments: Any) -> bool:
-        """Call a method unless the callback is disabled, and return its result as a bool."""
+        """Call a method unless the callback is disabled, and return whether it asks to stop training."""
         if self.error:
             return False
         try:
-            return bool(getattr(self.callback, method)(*arguments))
+            result = getattr(self.callback, method)(*arguments)
+            return method == "should_stop" and bool(result)
         except self.caught as error:
             self.error = f"{type(error).__name__}: {error} ({_place(error, getattr(self.callback, method))})"
             logger.warning("%s is disabled, since it raised %s; training continues", self.name, self.error)
@@ -278,11 +281,11 @@ def _in_background(callback: Callback) -> bool:
     return callback.background and type(callback).should_stop is Callback.should_stop
 
 
-def _read_only(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a record, so that callbacks cannot change it for others."""
+def _copied(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a record with read-only arrays, so that a callback cannot change it for others."""
     found: dict[str, Any] = {}
     for name, value in record.items():
-        found[name] = value
+        found[name] = _copied(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
         if isinstance(value, np.ndarray):
             own = found[name] = cast("NDArray[Any]", value).copy()
             own.flags.writeable = False
