@@ -226,3 +226,20 @@ def test_infos_are_averaged_over_the_episodes_that_report_them():
     assert summary["rollout/info/x"].tolist() == [1.0, 2.0]
     assert summary["rollout/success_rate"][0] == 1.0
     assert np.isnan(summary["rollout/success_rate"][1])
+
+
+def test_numbers_of_environments_without_a_number_of_episodes_are_averaged():
+    told = [{"rollout/info/height": 1.0, "rollout/success_rate": 0.0}, {"rollout/info/height": 2.0}]
+    assert summarize(reports(*told)) == {"rollout/info/height": 1.5, "rollout/success_rate": 0.0}
+
+
+def test_returns_that_are_reported_with_ended_episodes_only_have_their_weights():
+    told = [{"rollout/episodes": 3.0, "rollout/episode_return": 1.0}, {"rollout/episodes": 0.0}]
+    told += [{"rollout/episodes": 1.0, "rollout/episode_return": 5.0}]
+    assert summarize(reports(*told))["rollout/episode_return"] == 2.0
+
+
+def test_a_return_of_all_seeds_is_weighted_by_their_episodes():
+    told = [{"rollout/episodes": torch.tensor([1, 2]), "rollout/episode_return": 1.0}]
+    told += [{"rollout/episodes": torch.tensor([1, 0]), "rollout/episode_return": 5.0}]
+    assert summarize(reports(*told))["rollout/episode_return"] == 2.0

@@ -52,10 +52,10 @@ class Window:
 
     def add(self, metrics: Metrics) -> None:
         """Add the metrics of one iteration."""
-        place = len(self._values[EPISODES]) if EPISODES in metrics else 0
+        place = len(self._values[EPISODES]) if EPISODES in metrics else None
         for name, value in metrics.items():
             self._values[name].append(value)
-            if told_by_environments(name):
+            if place is not None and _of_episodes(name):
                 self._places[name].append(place)
 
     def take(self) -> dict[str, NDArray[np.float64]]:
@@ -65,10 +65,11 @@ class Window:
             ValueError: a metric changed its shape.
         """
         stacked = {name: _stack(name, values) for name, values in self._values.items()}
-        for name, places in self._places.items():  # next to the episodes that it belongs to
-            whole = np.full((len(self._values[EPISODES]), *stacked[name].shape[1:]), np.nan)
-            whole[places] = stacked[name]
-            stacked[name] = whole
+        for name, places in self._places.items():
+            values, count = stacked[name], len(self._values[EPISODES])
+            if len(places) == len(values) < count:  # next to the episodes that it belongs to
+                stacked[name] = np.full((count, *values.shape[1:]), np.nan)
+                stacked[name][places] = values
         self._values.clear()
         self._places.clear()
         return stacked
@@ -244,6 +245,11 @@ def told_by_environments(name: str) -> bool:
     return name == SUCCESS_RATE or name.startswith(INFO)
 
 
+def _of_episodes(name: str) -> bool:
+    """Return whether a metric is a mean over ended episodes."""
+    return name in (RETURN, LENGTH) or told_by_environments(name)
+
+
 def summarize(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """Aggregate each metric to one number, or one per seed.
 
@@ -261,9 +267,16 @@ def _reduce(name: str, values: NDArray[np.float64], episodes: NDArray[np.float64
         if name.startswith(LOSSES):
             return np.mean(values, axis=0)
         weights = ~np.isnan(values)
-        if (name in (RETURN, LENGTH) or told_by_environments(name)) and episodes is not None:
-            weights = weights * np.nan_to_num(episodes)
+        if _of_episodes(name) and episodes is not None and len(episodes) == len(values):
+            weights = weights * _fitted(np.nan_to_num(episodes), values.ndim)
         return np.nansum(values * weights, axis=0) / np.sum(weights, axis=0)
+
+
+def _fitted(episodes: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+    """Return numbers of episodes, `[K]` or `[K, S]`, as weights of a metric with 1 or 2 dimensions."""
+    if episodes.ndim < dimensions:
+        return episodes[:, None]
+    return episodes if episodes.ndim == dimensions else episodes.sum(axis=1)
 
 
 def _stack(name: str, values: list[Tensor | float]) -> NDArray[np.float64]:
