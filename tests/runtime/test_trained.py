@@ -1,3 +1,5 @@
+import math
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -6,6 +8,8 @@ import pytest
 import operant
 from operant.envs import Wrapper
 from operant.language import SFTConfig
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 
@@ -91,3 +95,10 @@ def test_values_of_other_types_are_named(tmp_path):
         operant.load(tmp_path / "run", at="start")
     with pytest.raises(ValueError, match=r"the observation is a pair, as env\.reset\(\) returns: pass its first part"):
         trained.predict((np.zeros(4, np.float32), {}))
+
+
+def test_the_best_seed_has_a_score(tmp_path):
+    trained = train(tmp_path / "run")
+    with closing(RecordWriter(trained.run.evaluations_path)) as writer:
+        writer.write({"consumed": 320} | Evaluation.of([[1.0], [math.nan]]).record())
+    assert operant.load(tmp_path / "run").best_seed == 0

@@ -6,6 +6,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,7 +143,7 @@ class Trained(LearnedTables):
             return int(Best(self.run).load().scores.argmax())
         curve = learning_curve(self.run)
         last = -1 if self.arrival is None else max(0, int((curve.consumed <= self.arrival.consumed).sum()) - 1)
-        return int(curve.scores[last].argmax())
+        return int(np.nan_to_num(curve.scores[last], nan=-np.inf).argmax())
 
     @property
     def device(self) -> torch.device:
