@@ -58,6 +58,7 @@ class TrainingFiles:
         for record in records:
             self.course.add_reward(record.get(REWARD))
         try:
+            run.evaluations_path.parent.mkdir(exist_ok=True)  # copies by git lack empty folders
             self._records = RecordWriter(run.metrics_path)
             self._evaluations = RecordWriter(run.evaluations_path)
         except OSError as error:
