@@ -363,3 +363,32 @@ def test_a_part_that_is_loaded_by_hand_is_named_too():
         load_part(child, {"child": Child(3).state_dict()}, "child")
     with pytest.raises(MissingError, match="'child' is missing"):
         load_part(child, {}, "child")
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+class Walker(Resumable):
+    STATE = ("place", "corners", "seen")
+
+    def __init__(self):
+        self.place, self.corners, self.seen = Place(0, 0), ((0, 0), {"end": (1, 1)}), []
+
+
+def test_tuples_of_plain_values_come_back_as_such():
+    moved, fresh = Walker(), Walker()
+    moved.place, moved.corners = Place(3, 4), ((5, 6), {"end": (7, 8)})
+    fresh.load_state_dict(moved.state_dict())
+    assert fresh.place.x == 3
+    assert fresh.corners == moved.corners
+    with pytest.raises(StateError, match="'place' has 3 parts but 2 are needed"):
+        fresh.load_state_dict({**moved.state_dict(), "place": [1, 2, 3]})
+
+
+def test_a_list_that_was_empty_is_no_place_for_tensors():
+    moved, fresh = Walker(), Walker()
+    moved.seen = [torch.zeros(2)]
+    with pytest.raises(StateError, match="'seen' has 1 parts but 0 are needed"):
+        fresh.load_state_dict(moved.state_dict())

@@ -9,6 +9,7 @@ A class names the attributes of its state, and inherits the rest:
 import hashlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, wraps
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
@@ -367,9 +368,28 @@ def _plain(value: Any) -> bool:
 
 
 def _replacement(value: Any, state: Any, entry: str) -> Any:
+    if isinstance(state, list) and isinstance(value, list) and not _plain(state):
+        raise StateError(entry, f"has {len(cast(list[Any], state))} parts but {len(cast(list[Any], value))} are needed")
     if not _plain(state) or (value is not None and state is not None and _kind(value) != _kind(state)):
         raise StateError(entry, f"is {_kind(state)} but {_kind(value)} is needed")
-    return tuple(clone(state)) if isinstance(value, tuple) and state is not None else clone(state)
+    return _with_tuples(value, state, entry)
+
+
+def _with_tuples(value: Any, state: Any, entry: str) -> Any:
+    """Return a copy of JSON values, with tuples and named tuples where the current value has them."""
+    if isinstance(value, Mapping) and isinstance(state, Mapping):
+        known, items = cast(Mapping[str, Any], value), cast(Mapping[str, Any], state)
+        return {name: _with_tuples(known.get(name), item, f"{entry}.{name}") for name, item in items.items()}
+    if not isinstance(value, list | tuple) or not isinstance(state, list | tuple):
+        return clone(state)
+    parts, saved = cast(Sequence[Any], value), cast(Sequence[Any], state)
+    pairs = enumerate(zip_longest(parts[: len(saved)], saved))
+    items = [_with_tuples(part, item, f"{entry}.{number}") for number, (part, item) in pairs]
+    if not hasattr(parts, "_fields"):
+        return tuple(items) if isinstance(value, tuple) else items
+    if len(saved) != len(parts):
+        raise StateError(entry, f"has {len(saved)} parts but {len(parts)} are needed")
+    return cast(Any, value)._make(items)
 
 
 def _kind(value: Any) -> str:
