@@ -236,3 +236,13 @@ def test_the_manifest_does_not_say_what_was_there_before(tmp_path):
     left, right = one.save(states[0], 2), two.save(states[1], 2)
     for file in left.iterdir():
         assert file.read_bytes() == (right / file.name).read_bytes()
+
+
+def test_a_segment_that_cannot_be_read_is_as_good_as_damaged(checkpoints, request):
+    first = checkpoints.save(state([1]), 10)
+    before = files(checkpoints)
+    checkpoints.save(state([1, 2]), 20)
+    (new,) = files(checkpoints).keys() - before.keys()
+    (checkpoints.folder / "segments" / new).chmod(0)
+    request.getfixturevalue("unprivileged")
+    assert Checkpoints(checkpoints.folder).latest() == (first, 10)

@@ -103,15 +103,18 @@ class SegmentStore:
         return records
 
     def fault(self, records: Mapping[str, Record], trusted: Container[str] = ()) -> str | None:
-        """Describe the first missing or damaged segment, except at `trusted` paths; None without one."""
+        """Describe the first missing, unreadable or damaged segment, except at `trusted` paths; None without one."""
         for path, record in records.items():
             if path in trusted:
                 continue
             file = self._file(str(record["sha256"]))
-            if not file.is_file():
-                return f"{file} is missing"
-            if file.stat().st_size != record["size"] or sha256(file) != record["sha256"]:
-                return f"{file} is damaged: its contents differ from what was written"
+            try:
+                if not file.is_file():
+                    return f"{file} is missing"
+                if file.stat().st_size != record["size"] or sha256(file) != record["sha256"]:
+                    return f"{file} is damaged: its contents differ from what was written"
+            except OSError as error:
+                return f"{file} cannot be read: {error.strerror}"
         return None
 
     def load(self, records: Mapping[str, Record]) -> dict[str, Tensor]:
