@@ -1,8 +1,11 @@
+import json
+
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 
-from operant.runtime.exported_policy import read_tensors
+from operant.runtime.exported_policy import Policy, read_tensors
 
 
 def test_it_reads_what_safetensors_writes(tmp_path):
@@ -14,3 +17,19 @@ def test_it_reads_what_safetensors_writes(tmp_path):
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.numpy().dtype
         assert np.array_equal(found[name], tensor.numpy())
+
+
+@pytest.mark.parametrize("kind", ["table", "choices"])
+def test_an_observation_that_does_not_exist_is_rejected(kind, tmp_path):
+    facts = {"kind": kind, "observation": {"shape": [], "start": 0}, "action": {"shape": [], "dtype": "int64"}}
+    if kind == "choices":
+        facts |= {"observation": {"shape": [], "sizes": [3], "starts": [0]}, "layers": 1, "outputs": [0, 2]}
+        facts |= {"activation": "tanh", "choices": [2]}
+    (tmp_path / "policy.json").write_text(json.dumps(facts), encoding="utf-8")
+    tensors = {"actions": torch.tensor([1, 0, 1]), "layers.0.weight": torch.eye(3), "layers.0.bias": torch.zeros(3)}
+    save_file(tensors, tmp_path / "policy.safetensors")
+    policy = Policy(tmp_path)
+    assert policy.predict(1) in (0, 1)
+    for state in (-1, 3):
+        with pytest.raises(ValueError, match=f"there is no (state|number) {state}: an observation has one of 3"):
+            policy.predict(state)

@@ -62,7 +62,8 @@ class Policy:
         """Return the actions for observations `[N, ...]`, in the action space."""
         action, tensors = self.facts["action"], self.tensors
         if self.facts["kind"] == "table":
-            chosen = tensors["actions"][observations - self.facts["observation"]["start"]]
+            states = observations - self.facts["observation"]["start"]
+            chosen = tensors["actions"][_within(states, len(tensors["actions"]), "state")]
         else:
             chosen = self._chosen(self._outputs(self._seen(observations)))
         chosen = chosen.reshape(len(observations), *action["shape"]).astype(action["dtype"])
@@ -79,7 +80,7 @@ class Policy:
         if "sizes" in facts:
             columns = observations.reshape(len(observations), -1).astype(np.int64) - np.asarray(facts["starts"])
             pairs = zip(facts["sizes"], columns.T, strict=True)
-            parts = [np.eye(size, dtype=np.float32)[column] for size, column in pairs]
+            parts = [np.eye(size, dtype=np.float32)[_within(column, size, "number")] for size, column in pairs]
             return np.concatenate(parts, axis=1)
         seen = observations.astype(np.float32)
         if "observations.mean" in tensors:
@@ -107,3 +108,11 @@ class Policy:
         tensors = self.tensors
         actions = np.tanh(outputs) if self.facts["kind"] == "squashed" else outputs
         return np.clip(tensors["middle"] + actions * tensors["half"], tensors["low"], tensors["high"])
+
+
+def _within(indices: Any, size: int, what: str) -> Any:
+    """Return indices that are in a table; negative ones would count from its end."""
+    outside = (indices < 0) | (indices >= size)
+    if outside.any():
+        raise ValueError(f"there is no {what} {indices[outside][0]}: an observation has one of {size}, counted from 0")
+    return indices
