@@ -47,6 +47,11 @@ def test_ledgers_are_listed_in_order_and_those_of_a_later_batch_go(tmp_path):
     assert ledgers_of(tmp_path) == [(20, 0), (20, 1)]
 
 
+def test_ledgers_of_large_seeds_are_listed(tmp_path):
+    keep_ledgers(tmp_path, [ledger(8, 2**63)])
+    assert ledgers_of(tmp_path) == [(8, 2**63)]
+
+
 def test_a_folder_that_cannot_be_written_does_not_stop_training(tmp_path, caplog):
     (tmp_path / FOLDER).write_text("", encoding="utf-8")
     with caplog.at_level(logging.WARNING):

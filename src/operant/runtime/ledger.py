@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "ledger"
 """Subfolder of a run."""
-_NAME = re.compile(r"step_(\d{1,15})_seed_(-?\d{1,15})\.safetensors")
+_NAME = re.compile(r"step_(\d+)_seed_(-?\d+)\.safetensors")
 _TEXT = "batch"
 
 
