@@ -138,3 +138,8 @@ def test_wrong_arguments_are_named(options, message):
         enough_seeds([1.0] * 5, [2.0] * 5, **options)
     with pytest.raises(ValueError, match="one finite number per seed"):
         enough_seeds([math.nan] * 5, [2.0] * 5)
+
+
+def test_looks_may_be_an_array():
+    scores = np.arange(10.0)
+    assert enough_seeds(scores, scores, looks=np.array([5, 8])) == enough_seeds(scores, scores, looks=[5, 8])

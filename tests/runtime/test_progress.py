@@ -99,6 +99,7 @@ def test_an_unknown_mode():
 
 
 def test_numbers():
-    assert [si(x) for x in (0.5, 999, 1000, 2.5e6, 3e9)] == ["0.5", "999", "1 k", "2.5 M", "3 G"]
+    assert [si(x) for x in (0.5, 999, 999.7, 1000, 2.5e6, 3e9)] == ["0.5", "999", "1 k", "1 k", "2.5 M", "3 G"]
+    assert si(999_700) == "1 M"
     assert [clock(x) for x in (0, 59.6, 3600, 90061)] == ["0:00", "1:00", "1:00:00", "25:01:01"]
     assert math.isnan(Line(0).rate)

@@ -115,7 +115,7 @@ def enough_seeds(
 
 def _schedule(looks: Sequence[int] | None, seeds: int) -> list[int]:
     """Return the looks up to the first one above `seeds`, doubling after the last given one."""
-    schedule = list(looks) if looks else [FIRST_LOOK]
+    schedule = [FIRST_LOOK] if looks is None or not len(looks) else [*looks]
     if any(late <= early for early, late in zip([0, *schedule], schedule, strict=False)):
         raise ValueError(f"looks must be increasing positive numbers of seeds, such as 5, 10, 20, got {schedule}")
     while schedule[-1] <= seeds:

@@ -185,7 +185,7 @@ def announce(mode: ProgressMode, notes: Iterable[str]) -> None:
 def si(number: float) -> str:
     """Return a number with three digits and an SI prefix: 1234567 is `1.23 M`."""
     for factor, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(number) >= factor:
+        if abs(number) >= 0.9995 * factor:  # 999.5 is 1 k with three digits
             return f"{number / factor:.3g}{prefix}"
     return f"{number:.3g}"
 
