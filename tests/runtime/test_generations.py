@@ -1,4 +1,5 @@
 import logging
+import math
 
 from operant.runtime.generations import keep_samples, latest_samples
 from operant.runtime.metrics import read_records
@@ -19,6 +20,12 @@ def test_samples_are_kept_and_the_latest_are_found(tmp_path):
     keep_samples(run, 20, [sample("4\n\x1b")])
     assert latest_samples(run) == [{"consumed": 20, **sample("4\n\x1b")}]
     assert [r["consumed"] for r in read_records(run.samples_path)] == [10, 10, 20]
+
+
+def test_an_answer_that_is_the_word_nan_is_a_text(tmp_path):
+    run = Run.create(tmp_path / "run", Settings("sft", "arithmetic"), Settings("a", "b"))
+    keep_samples(run, 10, [{**sample("NaN"), "reward": math.inf}])
+    assert latest_samples(run) == [{"consumed": 10, **sample("NaN"), "reward": math.inf}]
 
 
 def test_a_folder_that_cannot_be_written_does_not_stop_training(tmp_path, caplog):

@@ -1,14 +1,17 @@
-"""Sampled answers of evaluations in `eval/samples.jsonl`: `keep_samples`, `latest_samples`."""
+"""Sampled answers of evaluations in `eval/samples.jsonl`: `keep_samples`, `read_samples`, `latest_samples`."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from operant.runtime.metrics import RecordWriter, read_records
 from operant.runtime.run import Run
 
 logger = logging.getLogger(__name__)
+
+_TEXTS = ("prompt", "completion")
 
 
 def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) -> None:
@@ -30,7 +33,12 @@ def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) 
         logger.warning("samples could not be written in %s (%s); training continues", run.path, error.strerror)
 
 
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """Return the samples of all evaluations in a file `samples.jsonl`; a missing file has none."""
+    return read_records(path, texts=_TEXTS)
+
+
 def latest_samples(run: Run) -> list[dict[str, Any]]:
     """Return the samples of the last evaluation that has any."""
-    found = read_records(run.samples_path)
+    found = read_samples(run.samples_path)
     return [record for record in found if record.get("consumed") == found[-1].get("consumed")]

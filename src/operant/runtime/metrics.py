@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,15 +92,19 @@ class RecordWriter:
         self.lost += 1
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path, *, texts: Container[str] = ()) -> list[dict[str, Any]]:
     """Return the records of a JSON Lines file in order, with NaN and Inf as floats.
 
     Invalid lines, such as an incomplete one after a crash, are skipped. A missing file has no records.
 
+    Args:
+        path: the file.
+        texts: names of entries that are texts, in which the word NaN is no number.
+
     Raises:
         OSError: the file cannot be read, or is not regular.
     """
-    return [record for _, record in _lines(path) if record is not None]
+    return [record for _, record in _lines(path, texts) if record is not None]
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
@@ -175,23 +179,26 @@ def _joined(lines: Iterable[bytes]) -> bytes:
     return b"".join(line.strip() + b"\n" for line in lines)
 
 
-def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
+def _lines(path: Path, texts: Container[str] = ()) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
     """Yield every line with its record, or None."""
     if not path.exists():
         return
     require_regular(path)
     with path.open("rb") as file:
         for line in file:
-            yield line, _record(line)
+            yield line, _record(line, texts)
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes, texts: Container[str] = ()) -> dict[str, Any] | None:
     """Return the record in a line, or None."""
     try:
         record = json.loads(line) if line.strip() else None
     except (ValueError, RecursionError):
         return None
-    return _restored(record) if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    entries = cast(dict[str, Any], record)
+    return {name: value if name in texts else _restored(value) for name, value in entries.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import catalog
+from operant.runtime.generations import read_samples
 from operant.runtime.ledger import Ledger, ledgers_of, read_ledger
-from operant.runtime.metrics import read_records
 from operant.runtime.run_paths import location
 from operant.web.folders import folder_of, names_of
 from operant.web.runs import settings_of
@@ -113,7 +113,7 @@ def _of_samples(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _samples(path: Path) -> list[dict[str, Any]]:
     needed = ("consumed", "seed", "prompt", "completion")
-    return [record for record in read_records(path / "eval" / "samples.jsonl") if all(n in record for n in needed)]
+    return [record for record in read_samples(path / "eval" / "samples.jsonl") if all(n in record for n in needed)]
 
 
 def _packed(column: NDArray[Any], kind: str) -> str:
