@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_a_policy_acts_alike_where_operant_cannot_be_imported(answer, cli, run, 
 def test_an_empty_folder_will_do(cli, spoken, tmp_path):
     (tmp_path / "model").mkdir()
     assert cli("export", spoken, tmp_path / "model")[0] == 0
+
+
+def test_the_working_folder_stays_in_place(cli, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = cli("export", run, ".")
+    assert status == 0, err
+    assert Path.cwd() == tmp_path  # a replaced folder would be no working folder anymore
+    assert {path.name for path in tmp_path.iterdir()} >= {"policy.json", "policy.py", "policy.safetensors"}
 
 
 def test_the_best_weights_can_be_written(answer, cli, spoken, tmp_path):

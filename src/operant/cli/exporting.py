@@ -59,11 +59,17 @@ def export(arguments: list[str]) -> int:
     speaks = run.entry.package == "language"
     write = _write_model if speaks else _write_policy
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = beside(folder)
+    empty = folder.is_dir()  # perhaps the working folder or a mount point, which cannot be replaced
+    part = beside(folder / folder.name if empty else folder)
     part.mkdir()
     try:
         write(options, run, seed, part)
-        part.rename(folder)
+        if empty:
+            for file in part.iterdir():
+                file.rename(folder / file.name)
+            part.rmdir()
+        else:
+            part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
