@@ -3,6 +3,7 @@ import sys
 import pytest
 import torch
 
+from operant.runtime import available_memory
 from operant.runtime.available_memory import available, left_to_group, require_memory, resident
 
 
@@ -36,3 +37,10 @@ def test_a_control_group_leaves_less(tmp_path):
     (tmp_path / "memory.current").write_text("900\n")
     (tmp_path / "memory.stat").write_text("anon 500\nshmem 100\nactive_file 30\ninactive_file 70\n")
     assert left_to_group(tmp_path) == 200, "the page cache can be freed"
+
+
+def test_a_system_that_does_not_tell_what_is_available(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 50 kB\n", encoding="utf-8")
+    monkeypatch.setattr(available_memory, "_TABLE", tmp_path / "meminfo")
+    monkeypatch.setattr(available_memory, "_GROUP", tmp_path / "none")
+    assert available(torch.device("cpu")) is None

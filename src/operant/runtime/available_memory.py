@@ -8,7 +8,7 @@ import torch
 
 from operant.runtime.sizes import readable
 
-_GROUP = Path("/sys/fs/cgroup")
+_GROUP, _TABLE = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 
 
 def available(device: torch.device) -> int | None:
@@ -19,8 +19,9 @@ def available(device: torch.device) -> int | None:
     if device.type != "cpu":
         return None
     found = [] if (left := left_to_group(_GROUP)) is None else [left]
-    if (table := Path("/proc/meminfo")).exists():
-        found.append(_counts(table, ":")["MemAvailable"] * 1024)
+    counts = _counts(_TABLE, ":") if _TABLE.exists() else {}
+    if (free := counts.get("MemAvailable")) is not None:  # some systems, such as WSL 1, do not tell it
+        found.append(free * 1024)
     return max(0, min(found)) if found else None
 
 
@@ -36,7 +37,7 @@ def left_to_group(folder: Path) -> int | None:
     if not limit.exists() or (most := limit.read_text().strip()) == "max":
         return None
     counts = _counts(folder / "memory.stat", " ")
-    files = counts["active_file"] + counts["inactive_file"]  # page cache, which is reclaimed when needed
+    files = counts.get("active_file", 0) + counts.get("inactive_file", 0)  # page cache, which is reclaimed when needed
     return int(most) - int((folder / "memory.current").read_text()) + files
 
 
