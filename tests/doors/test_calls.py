@@ -26,6 +26,19 @@ def test_invalid_calls_are_rejected(text):
         Call.of(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("rnd(weight=0.1), icm(weight=1)", "one name"),
+        ("rnd(weight=0.1)(weight=1)", "got"),
+        ("rnd(weight=0.1, weight=1)", "each once"),
+    ],
+)
+def test_several_calls_in_a_text_and_repeated_parameters_are_rejected(text, reason):
+    with pytest.raises(DoorError, match=reason):
+        Call.of(text)
+
+
 def test_parameters_are_bound_to_what_is_found():
     assert Call.of("json:dumps(indent=1)").load(expected="a function")([1]) == "[\n 1\n]"
     assert Call.of("json:dumps").load(expected="a function")([1]) == "[1]"

@@ -38,10 +38,13 @@ class Call:
         try:
             if match is None:
                 raise ValueError("there is no name")
-            call: Any = ast.parse(f"f({match['parameters'] or ''})", mode="eval").body
-            if call.args or not all(keyword.arg for keyword in call.keywords):
-                raise ValueError("parameters are given by name")
-            return cls(match["name"], {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords})
+            call = ast.parse(f"f({match['parameters'] or ''})", mode="eval").body
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                raise ValueError("a text has one name; give several as a list, or repeat the flag")
+            given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+            if call.args or len(given) < len(call.keywords):
+                raise ValueError("parameters are given by name, each once")
+            return cls(match["name"], given)
         except (SyntaxError, ValueError) as error:
             raise DoorError(
                 f"expected a name with parameters or without, such as my.py:Bonus(scale=0.1), got {text!r}: {error}"
