@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -82,6 +83,22 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert process.wait(timeout=60) == 141
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "err"),
+    [
+        ("list ppo --json >&-", 0, ""),
+        ("runs . >&-", 0, ""),
+        ("nothing 2>&-", 2, ""),
+        ("runs delete RUN <&-", 2, "There is no terminal for confirmation"),
+    ],
+)
+def test_closed_standard_streams(command, status, err, run, tmp_path):
+    shell = f"exec {shlex.quote(sys.executable)} -m operant {command.replace('RUN', shlex.quote(str(run)))}"
+    process = subprocess.run(["/bin/sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (status, "")
+    assert err in process.stderr if err else not process.stderr
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])

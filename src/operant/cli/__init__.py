@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from operant import __version__
 
@@ -70,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
     arguments = [argument for argument in arguments if argument != "--debug"]
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # not all encodings have all characters
             stream.reconfigure(errors="backslashreplace")
@@ -86,6 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(error, arguments)
     return status
+
+
+def _open_closed_streams() -> None:
+    """Connect closed standard streams, such as those of daemons, to the null device."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
 
 
 def _parsed(arguments: list[str]) -> int:
