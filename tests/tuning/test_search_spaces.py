@@ -56,6 +56,16 @@ def test_a_custom_space():
         assert dimension_of(table_of(dimension), "space") == dimension
 
 
+def test_choices_of_a_field_that_is_none_include_it_as_in_files():
+    space = space_of(Config(), own={"max_grad_norm": {"choices": [0.5, 1.0]}})
+    assert space["max_grad_norm"] == Choices((0.5, 1.0, "none"))
+    assert not space["max_grad_norm"].ordered
+    named = {"choices": ["none", 0.5]}
+    again = space_of(Config(), own={"max_grad_norm": named})["max_grad_norm"]
+    assert table_of(again) == named
+    assert dimension_of(named, "space") == again
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [
@@ -95,6 +105,8 @@ def test_rounded_numbers_stay_within_the_range():
     assert Range(0.12345, 1.0).rounded(0.1234512) == 0.12345
     assert Range(0.1, 1.0).rounded(0.123456) == 0.123
     assert Range(1, 9, whole=True).rounded(3.0) == 3
+    assert Range(0.999, 0.9999).rounded(0.999456789) == 0.999457
+    assert Range(-1.001, -1.0).rounded(-1.000123456) == -1.00012
     assert Factor(4.0, most=1.0).around(0.5) == Range(0.125, 1.0, log=True)
     with pytest.raises(ValueError, match="positive number, got 0"):
         Factor(4.0).around(0)

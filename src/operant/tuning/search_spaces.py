@@ -12,7 +12,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from operant.catalog.names import hint
 from operant.control.idle import CONDITIONS, Condition
-from operant.runtime.tables import from_table
+from operant.runtime.tables import NONE, from_table
 from operant.tuning.limits import fits
 
 
@@ -64,10 +64,12 @@ class Range:
         return self.low <= value <= self.high
 
     def rounded(self, value: float) -> int | float:
-        """Return a number of the range with three digits."""
+        """Return a number of the range with three digits, or as many more as a narrow range needs."""
         if self.whole:
             return round(value)
-        return min(max(float(f"{value:.3g}"), self.low), self.high)
+        size = max(abs(self.low), abs(self.high)) / (self.high - self.low)
+        digits = 3 + max(0, math.floor(math.log10(size)))
+        return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Choices:
     """Some values, in a meaningful order if they are numbers.
 
     Attributes:
-        choices: two or more different values, as in TOML.
+        choices: two or more different values, as in TOML; None is kept as `"none"`.
 
     Raises:
         ValueError: if there are fewer than two, or two are equal.
@@ -84,6 +86,7 @@ class Choices:
     choices: tuple[Any, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(NONE if value is None else value for value in self.choices))
         if len(self.choices) < 2 or any(value in self.choices[:i] for i, value in enumerate(self.choices)):
             raise ValueError(f"choices must be two or more different values, got {list(self.choices)}")
 
@@ -98,7 +101,7 @@ class Choices:
 
     def around(self, value: Any) -> "Choices":
         """Return the choices including `value`, in order."""
-        if value in self.choices:
+        if (NONE if value is None else value) in self.choices:
             return self
         found = Choices((*self.choices, value))
         return Choices(tuple(sorted(found.choices))) if found.ordered else found
