@@ -45,6 +45,14 @@ def test_a_custom_space_without_fresh_seeds(cli, tmp_path):
     assert "The best of many scores is biased upward" in out
 
 
+def test_values_of_flags_with_old_names_are_not_tuned(cli, tmp_path):
+    flags = ["--epsilon", 0.2, "--trials", 1, "--budget", 800, "--run", tmp_path / "study"]
+    status, _, err = cli("tune", *FLAGS[:-1], 0, *flags)
+    assert status == 0, err
+    assert "step_size=" in err
+    assert "exploration_initial_eps" not in err
+
+
 def test_the_discount_of_shaped_rewards_is_not_tuned(cli, tmp_path):
     file = tmp_path / "shaping.py"
     file.write_text(

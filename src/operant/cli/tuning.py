@@ -4,10 +4,11 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
+from operant.catalog import old_names
 from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
 from operant.cli.output import missing, number, print_json, require_extra, say, score_fields, summary, table
 from operant.doors import is_name
@@ -146,9 +147,8 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
     if not settings.evaluate_every:
         settings = replace(settings, evaluate_every=max(1, settings.budget // _EVALUATIONS))
     plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
-    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     names = {field.name for field in fields(config)}
-    fixed = names & (flags | {flag.removeprefix("no_") for flag in flags})
+    fixed = _set_by_flags(arguments, config)
     own = None if options.space is None else _read(options.space)
     shaping = [name for name in settings.wrappers if is_shaping(name)]
     if shaping and "gamma" in (names if own is None else own.keys()) - fixed:
@@ -171,6 +171,15 @@ def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study"
         runs=[run for folder in options.earlier for run in _runs_of(folder)],
         report=lambda run, reason: say(f"operant: {location(run)} does not fit: {reason}"),
     )
+
+
+def _set_by_flags(arguments: Sequence[str], config: Any) -> set[str]:
+    """Return which fields of a configuration flags set, under current or old names."""
+    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    flags |= {flag.removeprefix("no_") for flag in flags}
+    names = {field.name for field in fields(config)}
+    renamed = old_names.names(cast(type[Any], type(config)))
+    return names & (flags | {new for old, new in renamed.items() if old in flags - names})
 
 
 def _runs_of(folder: Path) -> list[Path]:
