@@ -1,5 +1,5 @@
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -100,3 +100,22 @@ def test_the_lines_of_a_help_text_are_joined_and_its_paragraphs_are_not(capsys, 
         "Another paragraph. (default: 4)",
         "--depth INT   (default: 5)",
     ]
+
+
+@dataclass(frozen=True)
+class Derived:
+    width: int = field(default=3, metadata={"help": "Number of columns."})
+    area: int = field(init=False, default=0)
+
+    def __post_init__(self):
+        object.__setattr__(self, "area", self.width**2)
+
+
+def test_fields_that_a_dataclass_computes_are_no_flags(capsys):
+    assert parse(Derived, ["--width", "4"], "play").area == 16
+    assert parse(Derived, [], "play", default=Derived(5)).area == 25
+    with pytest.raises(ValueError, match="unknown flag --area; `operant play --help` lists the flags"):
+        parse(Derived, ["--area", "4"], "play")
+    with pytest.raises(SystemExit):
+        parse(Derived, ["--help"], "play")
+    assert "Number of columns. (default: 3)" in capsys.readouterr().out

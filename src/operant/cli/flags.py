@@ -18,7 +18,7 @@ def flags_of(kind: Any) -> list[str]:
 
     hidden = {tyro.conf.Positional, tyro.conf.Fixed, tyro.conf.Suppress}
     hints, flags = get_type_hints(kind, include_extras=True), list[str]()
-    for field in fields(kind):
+    for field in [field for field in fields(kind) if field.init]:
         hint, *markers = (
             get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (hints[field.name],)
         )

@@ -162,9 +162,10 @@ def _dataclass(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.Stru
                 name=field.name,
                 type=hints[field.name],
                 default=getattr(info.default, field.name) if isinstance(info.default, kind) else _default(field),
-                helptext=partial(_help_text, kind, field.name),
+                helptext=field.metadata.get("help") or partial(_help_text, kind, field.name),
             )
             for field in fields(kind)
+            if field.init
         ),
     )
 
