@@ -75,3 +75,23 @@ def test_a_file_that_fails_leaves_no_module_behind(folder):
         importing.imported(path)
     assert importing.module_name(path) not in sys.modules
     assert str(folder) not in sys.path
+
+
+def test_files_in_two_folders_have_their_own_neighbors_of_one_name(tmp_path):
+    def write(name):
+        folder = tmp_path / name
+        (folder / "parts_of").mkdir(parents=True)
+        (folder / "beside_it.py").write_text(f"NAME = {name!r}\n")
+        (folder / "parts_of" / "__init__.py").write_text("")
+        (folder / "parts_of" / "inner.py").write_text("import beside_it\n\nNAME = beside_it.NAME\n")
+        for file in ("first.py", "second.py"):
+            (folder / file).write_text("import beside_it\nfrom parts_of import inner\n")
+        return folder
+
+    one, other = write("one"), write("other")
+    modules = [importing.imported(folder / "first.py") for folder in (one, other)]
+    assert [(module.beside_it.NAME, module.inner.NAME) for module in modules] == [("one", "one"), ("other", "other")]
+    for module, folder in zip(modules, (one, other), strict=True):
+        assert importing.imported(folder / "second.py").beside_it is module.beside_it
+    for name in ("beside_it", "parts_of", "parts_of.inner"):
+        del sys.modules[name]

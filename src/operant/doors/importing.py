@@ -24,6 +24,9 @@ PREFIX = "operant.doors."
 _digests: dict[str, str] = {}
 """SHA-256 of each file as it was when it was imported, by the name of its module."""
 
+_neighbors: dict[Path, dict[str, ModuleType]] = {}
+"""Modules that files of a folder have imported from it, by the folder; others may have modules of the same names."""
+
 _executed: dict[str, str] = {}
 """The same of files that keep their names, and of the script of this process."""
 
@@ -46,7 +49,8 @@ def file_of(module: str) -> Path | None:
 def imported(path: Path) -> ModuleType:
     """Import the file at an absolute path, the first time in this process, and return its module.
 
-    Modules next to it can be imported; they come after all others, so that they hide none.
+    Modules next to it can be imported; they come after all others, so that they hide none, except for those next to
+    files in other folders.
     """
     name = module_name(path)
     if name in sys.modules:
@@ -138,7 +142,11 @@ class _Loader(SourceFileLoader):
 
 @contextmanager
 def _beside(folder: Path) -> Generator[None]:
-    """Let modules of a folder be found, after all others."""
+    """Let modules of a folder be found, after all others but those of the same names next to other files."""
+    own = _neighbors.setdefault(folder, {})
+    hidden = {name: sys.modules.pop(name) for name in _foreign(folder)}
+    sys.modules.update({name: own[name] for name in hidden if name in own})
+    before = set(sys.modules)
     sys.path.append(str(folder))
     try:
         yield
@@ -146,6 +154,27 @@ def _beside(folder: Path) -> Generator[None]:
         sys.path.reverse()
         sys.path.remove(str(folder))  # the last one
         sys.path.reverse()
+        new = {name: module for name, module in sys.modules.items() if name not in before}
+        own.update({name: module for name, module in new.items() if _is_below(folder, name, module)})
+        for name, module in hidden.items():
+            sys.modules.setdefault(name, module)
+
+
+def _foreign(folder: Path) -> set[str]:
+    """Return the imported neighbors of other folders' files whose names a folder has, too."""
+    others = [(name, module) for home, found in _neighbors.items() if home != folder for name, module in found.items()]
+    tops = {top for top in {name.partition(".")[0] for name, _ in others} if _holds(folder, top)}
+    return {name for name, module in others if name.partition(".")[0] in tops and sys.modules.get(name) is module}
+
+
+def _holds(folder: Path, module: str) -> bool:
+    return (folder / f"{module}.py").is_file() or (folder / module).is_dir()
+
+
+def _is_below(folder: Path, name: str, module: ModuleType) -> bool:
+    """Return whether a module, other than those of `module_name`, is a file in a folder or below it."""
+    file = getattr(module, "__file__", None)
+    return file is not None and not name.startswith(PREFIX) and Path(file).is_relative_to(folder)
 
 
 def _note(module: str, file: str | None) -> None:
