@@ -77,7 +77,7 @@ def test_runs_without_a_name_are_counted(tmp_path, monkeypatch):
     assert paths == [tmp_path / "runs" / f"ppo-CartPole-v1-{n}" for n in (1, 2)]
 
 
-@pytest.mark.parametrize("seeds", [(11, 4), np.array([11, 4])])
+@pytest.mark.parametrize("seeds", [(11, 4), np.array([11, 4]), list(np.array([11, 4]))])
 def test_seeds_can_be_named(tmp_path, seeds):
     assert train(tmp_path / "run", seeds=seeds).experiment.learner.seeds == [11, 4]
     assert Run.open(tmp_path / "run").settings.seeds == (11, 4)

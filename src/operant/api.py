@@ -378,7 +378,7 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
     if isinstance(seeds, Sequence):
         if first:
             raise ValueError(f"seed={first} is the first seed, but seeds is a list: {list(cast(Any, seeds))}")
-        return tuple(cast(Sequence[int], seeds))
+        return tuple(seed.item() if isinstance(seed, np.integer) else seed for seed in cast(Sequence[Any], seeds))
     try:
         count = operator.index(seeds)
     except TypeError as error:
