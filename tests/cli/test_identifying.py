@@ -28,7 +28,7 @@ def test_the_command_writes_what_training_draws_from(cli, recorded, tmp_path):
     recorded.save(tmp_path / "recorded.npz")
     again = Trajectories.load(tmp_path / "recorded.npz")
     assert torch.equal(again.observations, recorded.observations)
-    path = tmp_path / "identified.toml"
+    path = tmp_path / "new" / "identified.toml"
     words = ["identify", "Pendulum-v1", tmp_path / "recorded.npz", "--parameters", "m,l"]
     status, out, _ = cli(*words, "--output", path)
     assert status == 0
@@ -43,6 +43,10 @@ def test_the_command_writes_what_training_draws_from(cli, recorded, tmp_path):
     status, _, err = cli(*words, "--output", path)
     assert status == 2
     assert "already exists" in err
+    status, out, err = cli(*words, "--output", path / "inside.toml")
+    assert (status, out) == (2, "")
+    assert "inside.toml cannot be written: " in err
+    assert "choose another file with --output" in err
 
 
 def test_training_and_evaluating_with_another_physics(cli, tmp_path):

@@ -57,6 +57,7 @@ def test_training_saves_a_plot(lake, cli, tmp_path):
     assert (status, err) == (0, f"drawn: {path}\n")
     assert path.stat().st_size > 10_000
     assert cli("show", lake, "--out", "table.txt")[0] == 2
+    assert cli("show", lake, "--out", path / "table.png")[:2] == (2, "")
 
 
 def test_without_matplotlib_no_plot_is_saved(lake, cli, monkeypatch):

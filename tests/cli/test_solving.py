@@ -138,3 +138,10 @@ def test_wrong_use_is_said_in_one_line(arguments, message, capsys):
 )
 def test_options_that_do_not_go_together(flags, cli):
     assert cli("solve", "FrozenLake-v1", *flags)[:2] == (2, "")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_before_the_solution(cli, tmp_path):
+    (tmp_path / "file").touch()
+    status, out, err = cli("solve", "FrozenLake-v1", "--out", tmp_path / "file" / "values.csv")
+    assert (status, out) == (2, "")
+    assert "values.csv cannot be written: " in err

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from operant.cli.flags import Parser
-from operant.cli.output import number, print_json, table
+from operant.cli.output import number, print_json, require_writable, table
 from operant.runtime.run_paths import location
 
 
@@ -26,6 +26,8 @@ def identify(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.output is not None and options.output.exists():
         raise ValueError(f"{options.output} already exists: choose another file")
+    if options.output is not None:
+        require_writable(options.output, "--output")
     from operant.explore import Trajectories
     from operant.explore import identify as posterior_of
     from operant.tensors import floats

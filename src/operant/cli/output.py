@@ -245,8 +245,12 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
         raise ModuleNotFoundError(f'{what} needs {", ".join(absent)}: pip install "operant[{extra}]"')
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, flag: str = "--out") -> None:
     """Check that a file can be written, and create its folder, before its contents are computed.
+
+    Args:
+        path: the file.
+        flag: flag that names it.
 
     Raises:
         ValueError: the folder is not writable, or the path is one.
@@ -257,9 +261,9 @@ def require_writable(path: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file with --out") from error
+        raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file with {flag}") from error
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; choose a file with --out")
+        raise ValueError(f"{path} is a folder; choose a file with {flag}")
 
 
 def finite(value: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import missing, number, print_json, require_extra, say, summary, table
+from operant.cli.output import missing, number, print_json, require_extra, require_writable, say, summary, table
 from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def show(arguments: list[str]) -> int:
         return 0
     if options.out is not None:
         require_extra("plots", "a plot", ["matplotlib"])
+        require_writable(options.out)
     from operant import api
     from operant.tabular.view import view_of
 

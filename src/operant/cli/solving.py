@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import print_json, say, table
+from operant.cli.output import print_json, require_writable, say, table
 from operant.cli.solutions import (
     SUFFIXES,
     Answer,
@@ -85,6 +85,8 @@ class SolveOptions(Answering):
 def solve(arguments: list[str]) -> int:
     """Solve a model and print its values, a policy and the bounds."""
     options = parse(SolveOptions, arguments, "solve")
+    if options.out is not None:
+        require_writable(options.out)
     from operant import mdp
     from operant.mdp import maps
 
