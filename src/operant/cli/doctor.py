@@ -18,9 +18,6 @@ MODULES = {"tomli-w": "tomli_w"}
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Processor flags of bf16 arithmetic (Linux)."""
 
-TO_COME = {"scale", "tune"}
-"""Extras that nothing imports yet."""
-
 
 def doctor(arguments: list[str]) -> int:
     """Report versions, devices and extras of this machine; fail if a required package is broken."""
@@ -56,7 +53,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
         name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
         extra = re.search(r"extra == ['\"]([^'\"]+)", line)
         (extras.setdefault(extra[1], []) if extra else core).append(name)
-    return core, {extra: names for extra, names in extras.items() if extra not in TO_COME}
+    return core, extras
 
 
 def _version(package: str) -> str | None:
