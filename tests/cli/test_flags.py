@@ -87,6 +87,7 @@ def test_unknown_arguments_are_reported_with_a_hint(words, said):
             "no algorithm is called 'ppo_lstm'; use recurrent-ppo, whose cells are gated recurrent units",
         ),
         (["list", "--jason"], "unknown flag --jason; did you mean --json?"),
+        (["list", "--js"], "unknown flag --js; did you mean --json?"),
         (["doctor", "now"], "unexpected argument 'now'; see `operant doctor --help`"),
     ],
 )

@@ -82,7 +82,10 @@ def in_a_line(box: str, command: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser without heavy imports, with the same errors as other commands."""
+    """Parser without heavy imports, with the same errors as other commands, and like them without abbreviations."""
+
+    def __init__(self, prog: str, description: str):
+        super().__init__(prog, description=description, allow_abbrev=False)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - it has overloads
         """Parse the arguments.
