@@ -1,6 +1,6 @@
 import json
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -10,6 +10,9 @@ from operant.control import PPO, PPOConfig
 from operant.control.reinforce import Reinforce
 from operant.language import GRPO
 from operant.tabular import BanditLearner, QLearning, TabularLearner, UCBConfig
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,49 @@ class OfDemanding(Alone):
     config: Demanding
 
 
+class Undecorated(AloneConfig):
+    """Configuration whose base alone is a dataclass."""
+
+    added: int = 3
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Configuration with a type that is not imported."""
+
+    found: "Decimal" = None
+
+
+class OfUndecorated(Alone):
+    """Learner with a configuration that lacks its decorator."""
+
+    config: Undecorated
+
+
+class OfUnreadable(Alone):
+    """Learner with a configuration of unknown types."""
+
+    config: Unreadable
+
+
+class Listed(Alone):
+    """Learner with presets in its entry."""
+
+    CATALOG: ClassVar = {"presets": {"fast": {"gamma": 0.9}}}
+
+
+class Single(Alone):
+    """Learner with a name in place of a list."""
+
+    CATALOG: ClassVar = {"actions": "discrete"}
+
+
+class Valued(Alone):
+    """Learner with a value of a field that does not exist."""
+
+    CATALOG: ClassVar = {"values": {"gama": 0.9}}
+
+
 class Table(TabularLearner):
     """Tabular learner."""
 
@@ -170,6 +216,7 @@ def test_a_class_can_say_what_it_is_like_without_being_a_subclass():
     found = catalog.find(Copied)
     assert (found.root, found.on_policy, found.values) == ("double-dqn", False, (("double", True),))
     assert found.presets == ("paper",), "the presets are for another configuration"
+    assert configure(Copied, "CartPole-v1") == AloneConfig(), "the values are for another configuration"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +244,11 @@ def test_the_package_is_that_of_the_base(learner, package, observations, root):
         (Unconfigured, r"Unconfigured has no configuration: annotate the parameter `config`"),
         (OfLoose, r"the configuration Loose of .*OfLoose is mutable: decorate it"),
         (OfDemanding, r"the configuration Demanding of .*OfDemanding: needed has no default; add one"),
+        (OfUndecorated, r"the configuration Undecorated of .*OfUndecorated is no dataclass itself, .*: decorate it"),
+        (OfUnreadable, r"the types of its fields cannot be read, name 'Decimal' is not defined: import it also"),
+        (Listed, r"CATALOG of .*Listed: presets must be a list of names, got {'fast': {'gamma': 0\.9}}"),
+        (Single, r"CATALOG of .*Single: actions must be a list of names, got 'discrete'"),
+        (Valued, r"CATALOG of .*Valued: AloneConfig has no field 'gama' for 'values'"),
         (AloneConfig, r"is the class AloneConfig, expected a class with the methods iterate, state_dict, load_state"),
     ],
 )

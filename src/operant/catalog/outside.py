@@ -44,6 +44,8 @@ def algorithm(name: str | type) -> Algorithm:
     learner = doors.load(name, expected=EXPECTED, accepts=is_learner, group=catalog.ENTRY_POINTS)
     config = _checked_config(learner, name)
     facts = _facts(learner, name)
+    _require_names(facts, name)
+    _require_fields(learner, config, name)
     place = doors.place_of(doors.name_of(learner))
     assert place is not None  # noqa: S101 - of `name_of`
     said: dict[str, Any] = {
@@ -106,7 +108,7 @@ def _checked_config(learner: type, name: str) -> Any:
     """Return the dataclass of a learner's configuration.
 
     Raises:
-        operant.doors.DoorError: if there is none, it is not frozen, a field has no default, or files cannot store one.
+        operant.doors.DoorError: if there is none, it is not frozen, or a field has no default or an unknown type.
     """
     kind = config_of(learner)
     if kind is None:
@@ -115,11 +117,21 @@ def _checked_config(learner: type, name: str) -> Any:
             "attribute `config`, with a frozen dataclass"
         )
     where = f"the configuration {kind.__qualname__} of {name}"
+    if "__dataclass_params__" not in kind.__dict__:
+        raise doors.DoorError(
+            f"{where} is no dataclass itself, only its base: decorate it with @dataclass(frozen=True)"
+        )
     if not kind.__dict__["__dataclass_params__"].frozen:
         raise doors.DoorError(f"{where} is mutable: decorate it with @dataclass(frozen=True)")
     for field in dataclasses.fields(kind):
         if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise doors.DoorError(f"{where}: {field.name} has no default; add one")
+    try:
+        get_type_hints(kind)
+    except NameError as error:
+        raise doors.DoorError(
+            f"{where}: the types of its fields cannot be read, {error}: import it also outside of `if TYPE_CHECKING:`"
+        ) from error
     return kind
 
 
@@ -150,10 +162,25 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
     return facts
 
 
+def _require_names(facts: Mapping[str, Any], name: str) -> None:
+    for fact in ("actions", "sees", "presets"):
+        given = facts.get(fact, ())
+        if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in cast(list[Any], given)):
+            raise doors.DoorError(f"CATALOG of {name}: {fact} must be a list of names, got {given!r}")
+
+
+def _require_fields(learner: type, config: type, name: str) -> None:
+    """Check that a configuration has the fields of a class's own values; those of its base may be missing."""
+    known = [field.name for field in dataclasses.fields(config)]
+    for value in getattr(learner, "CATALOG", {}).get("values", {}):
+        if value not in known:
+            raise doors.DoorError(f"CATALOG of {name}: {config.__qualname__} has no field {value!r} for 'values'")
+
+
 def _of_built_in(base: str, name: str) -> dict[str, Any]:
     found = {entry.name: entry for entry in catalog.ALGORITHMS}.get(base)
     if found is None:
-        raise doors.DoorError(f"CATALOG of {name}: there is no built-in algorithm {base!r} that for 'like'")
+        raise doors.DoorError(f"CATALOG of {name}: there is no built-in algorithm {base!r} for 'like'")
     inherited = {fact: getattr(found, fact) for fact in INHERITED}
     return {**inherited, "base": base, "paper": f"changes {base}: {found.paper}"}
 

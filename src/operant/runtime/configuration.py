@@ -1,6 +1,7 @@
 """Configurations of algorithms from presets and values, for all packages."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -37,7 +38,10 @@ def configuration(
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; presets: {known}")
     chosen = [preset] if preset else [task, *_patterns(presets, task)]
     found = [presets[name] for name in chosen if name in presets]
-    base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
+    known_fields = {field.name for field in fields(kind)}
+    # A class that is like a built-in algorithm may have a configuration without some of its fields.
+    fixed = {name: value for name, value in algorithm.values if name in known_fields}
+    base = kind(**{**(under or {}), **(found[0] if found else {}), **fixed})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
 
