@@ -61,6 +61,12 @@ def test_unknown_names_are_rejected(entry):
         configuration(entry, "Task-v0", gama=0.1)
 
 
+def test_unknown_fields_of_presets_are_rejected(entry):
+    sys.modules["tiny_algorithm"].PRESETS["Typo-v0"] = {"gama": 0.9}
+    with pytest.raises(ValueError, match=r"preset 'Typo-v0' of \S+: there is no field 'gama'; did you mean gamma\?"):
+        configuration(entry, "Typo-v0")
+
+
 def test_a_learner_needs_its_own_class_of_configuration(entry):
     assert learner_kind(entry, TinyConfig()) is Tiny
     with pytest.raises(TypeError, match="tiny needs a configuration of TinyConfig, got 3"):

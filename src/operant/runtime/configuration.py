@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from operant.catalog import Algorithm
+from operant.catalog.names import hint
 from operant.runtime.settings import OF_PACKAGES, Settings
 from operant.runtime.tables import NONE, from_table
 
@@ -37,11 +38,16 @@ def configuration(
         known = ", ".join(dict.fromkeys([*algorithm.presets, *presets]))
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; presets: {known}")
     chosen = [preset] if preset else [task, *_patterns(presets, task)]
-    found = [presets[name] for name in chosen if name in presets]
-    known_fields = {field.name for field in fields(kind)}
+    found = next((name for name in chosen if name in presets), "")
+    own, known_fields = presets.get(found, {}), {field.name for field in fields(kind)}
+    for name in own:
+        if name not in known_fields:
+            raise ValueError(
+                f"preset {found!r} of {algorithm.name}: there is no field {name!r}{hint(name, known_fields)}"
+            )
     # A class that is like a built-in algorithm may have a configuration without some of its fields.
     fixed = {name: value for name, value in algorithm.values if name in known_fields}
-    base = kind(**{**(under or {}), **(found[0] if found else {}), **fixed})
+    base = kind(**{**(under or {}), **own, **fixed})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
 
