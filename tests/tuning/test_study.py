@@ -237,6 +237,9 @@ def test_one_process_at_a_time(tmp_path):
     study = make(tmp_path / "held")
     with held(study.path), pytest.raises(RunError, match="is being searched by process"):
         study.run()
+    with held(study.path), pytest.raises(RunError, match="is being searched by process"):
+        study.extend(trials=1)
+    assert Study.open(study.path).plan == study.plan
 
 
 def test_the_command_after_a_lost_record_is_quoted(tmp_path):

@@ -200,12 +200,13 @@ class Study:
             raise RunError(f"{file} cannot be read: {error}") from error
 
     def extend(self, *, trials: int | None = None, hours: float | None = None) -> None:
-        """Change the extent of the search, and save it."""
+        """Change the extent of the search, and save it; a `RunError` if another process runs the study."""
         changes = {name: value for name, value in (("trials", trials), ("hours", hours)) if value is not None}
-        self.plan = replace(self.plan, **changes)
-        file = self.path / "study.toml"
-        table = tomllib.loads(read_regular(file).decode()) | {"plan": to_table(self.plan)}
-        replace_durably(file, tomli_w.dumps(table).encode())
+        with self._lock():
+            self.plan = replace(self.plan, **changes)
+            file = self.path / "study.toml"
+            table = tomllib.loads(read_regular(file).decode()) | {"plan": to_table(self.plan)}
+            replace_durably(file, tomli_w.dumps(table).encode())
 
     def trials(self) -> list[Trial]:
         """Return all trials; the last may be running or interrupted."""
