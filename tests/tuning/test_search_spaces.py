@@ -75,6 +75,8 @@ def test_choices_of_a_field_that_is_none_include_it_as_in_files():
         ({"gamma": {"low": 0.5, "high": 0.1}}, "low < high, got 0.5 and 0.1"),
         ({"gamma": {"low": 0.0, "high": 0.1, "log": True}}, "low must be positive on a logarithmic scale, got 0.0"),
         ({"gamma": {"choices": [0.5]}}, "two or more different values"),
+        ({"gamma": {"choices": [0.5, "high"]}}, "space.gamma: 'high' is not a value of type float"),
+        ({"other": {"low": 1, "high": 9, "whole": False}}, "space.other: 1.0 is not a value of type int"),
         ({"max_grad_norm": {"low": 0.5, "high": 1.0}}, "None cannot be part of a range; use choices"),
     ],
 )

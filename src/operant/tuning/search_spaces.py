@@ -234,9 +234,25 @@ def space_of(
             raise ValueError(f"space.{name}: {error}") from error
     if own is None:
         found = _possible(config, found, budget)
+    _require_types(config, found)
     if not found:
         raise ValueError(_nothing_to_tune(config, set(values) & set(SPACES if own is None else own), own is not None))
     return found
+
+
+def _require_types(config: Any, space: Space) -> None:
+    """Check that the values of a space have the types of their fields; other conditions may depend on other values.
+
+    Raises:
+        ValueError: if one has another type.
+    """
+    for name, kind in space.items():
+        for value in kind.choices if isinstance(kind, Choices) else (kind.rounded(kind.low), kind.rounded(kind.high)):
+            try:
+                from_table(cast(type[Any], type(config)), {name: value}, base=config, where="space")
+            except ValueError as error:
+                if str(error).startswith(f"space.{name}: "):
+                    raise
 
 
 def _possible(config: Any, space: Space, budget: int | None) -> dict[str, Dimension]:
