@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import tomli_w
 from hypothesis import given, settings
@@ -68,6 +69,13 @@ def test_round_trip(config):
     again = through_toml(config, Config)
     assert again == config
     assert type(again.number) is type(config.number)
+
+
+def test_arrays_of_numpy_are_read_as_lists():
+    found = from_table(Config, {"steps": np.int64(1), "hidden": np.array([4, 8]), "names": np.array(["a"])})
+    assert found == Config(1, hidden=(4, 8), names=["a"])
+    with pytest.raises(ValueError, match=r"config\.hidden\[0\]: 0\.5 is not a value of type int"):
+        from_table(Config, {"steps": 1, "hidden": np.array([0.5])})
 
 
 def test_missing_fields_take_defaults_and_required_ones_are_asked_for():

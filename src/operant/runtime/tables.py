@@ -119,8 +119,8 @@ def _encode(value: Any, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number, and other values unchanged."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
+    """Return a NumPy number or array as a Python number or list, and other values unchanged."""
+    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:
