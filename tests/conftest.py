@@ -56,7 +56,7 @@ def pytest_collection():
 
 
 def pytest_runtest_setup(item):
-    """Skip what needs a CUDA device where there is none."""
+    """Skip tests of CUDA devices on a machine without one."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
 
