@@ -97,6 +97,11 @@ def _away(one, two):
     return float(((one.double() - two.double()).abs() / one.double().abs().clamp(min=1)).nan_to_num().max())
 
 
+def _apart(one, two):
+    """Return the root mean square of the differences."""
+    return float((one.double() - two.double()).nan_to_num().square().mean().sqrt()) if one.numel() else 0.0
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     threads = torch.get_num_threads()
@@ -151,7 +156,9 @@ def test_a_run_of_several_models_is_continued_by_two_processes_and_then_by_one(a
     (same, one), (found, two) = (flatten(_learner(tmp_path / run, 3 * THIRD)) for run in ("whole", "run"))
     assert one.keys() == two.keys()
     assert same.keys() == found.keys()
-    assert max(_away(value, two[key]) for key, value in one.items()) <= EXACT
+    # Adam divides gradients by their size: of an element whose gradient is near 0, rounding decides the step.
+    assert max(_away(value, two[key]) for key, value in one.items()) <= values["learning_rate"]
+    assert max(_apart(value, two[key]) for key, value in one.items()) <= EXACT / 10
 
 
 class Model:

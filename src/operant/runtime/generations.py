@@ -4,17 +4,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operant.runtime.metrics import RecordWriter, read_records
-from operant.runtime.run import Run
+
+if TYPE_CHECKING:  # it imports torch, and the web app's processes that list runs have none
+    from operant.runtime.run import Run
 
 logger = logging.getLogger(__name__)
 
 _TEXTS = ("prompt", "completion")
 
 
-def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) -> None:
+def keep_samples(run: "Run", consumed: int, samples: Sequence[Mapping[str, Any]]) -> None:
     """Append the samples of an evaluation, one record per line; a failed write causes a warning.
 
     Args:
@@ -38,7 +40,7 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     return read_records(path, texts=_TEXTS)
 
 
-def latest_samples(run: Run) -> list[dict[str, Any]]:
+def latest_samples(run: "Run") -> list[dict[str, Any]]:
     """Return the samples of the last evaluation that has any."""
     found = read_samples(run.samples_path)
     return [record for record in found if record.get("consumed") == found[-1].get("consumed")]
