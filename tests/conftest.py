@@ -23,19 +23,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tokenizers that were used before a fork warn about it, and videos and workers use forked processes.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Files that take a minute or more, the longest first: Ray, torchrun and browsers start, programs are compiled.
+# Files that take a minute or more: Ray, torchrun and browsers start, programs are compiled. Those that start many
+# processes alternate with others, since two of them at the same time take several times as long.
 LONGEST = (
+    "scale/test_ray_nodes.py",
     "control/test_compiled.py",
     "browser/test_accessibility.py",
-    "scale/test_ray_nodes.py",
     "scale/test_ray_cluster.py",
     "language/test_presets.py",
     "scale/test_processes.py",
-    "scale/test_recipes.py",
     "control/test_fields.py",
+    "scale/test_recipes.py",
     "faults/test_web.py",
-    "faults/test_languages.py",
     "scale/test_sharded_states.py",
+    "faults/test_languages.py",
     "browser/test_explorables.py",
 )
 
