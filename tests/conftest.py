@@ -24,19 +24,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Files that take a minute or more: Ray, torchrun and browsers start, programs are compiled. Those that start many
-# processes alternate with others, since two of them at the same time take several times as long.
+# processes alternate with others, since two of them at the same time take several times as long, and so do those that
+# begin while the continuous integration runs the type checker.
 LONGEST = (
-    "scale/test_ray_nodes.py",
     "control/test_compiled.py",
     "browser/test_accessibility.py",
-    "scale/test_ray_cluster.py",
+    "scale/test_ray_nodes.py",
     "language/test_presets.py",
-    "scale/test_processes.py",
+    "scale/test_ray_cluster.py",
     "control/test_fields.py",
-    "scale/test_recipes.py",
+    "scale/test_processes.py",
     "faults/test_web.py",
-    "scale/test_sharded_states.py",
+    "scale/test_recipes.py",
     "faults/test_languages.py",
+    "scale/test_sharded_states.py",
     "browser/test_explorables.py",
 )
 
