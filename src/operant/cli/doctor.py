@@ -12,9 +12,6 @@ from typing import Any
 from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
 
-MODULES = {"tomli-w": "tomli_w"}
-"""Import names of packages whose names differ."""
-
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Processor flags of bf16 arithmetic (Linux)."""
 
@@ -25,7 +22,8 @@ def doctor(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     core, extras = _requirements()
-    broken = {name: fault for name in core if (fault := _import_fault(MODULES.get(name, name)))}
+    # Each required package has its own name with underscores as its module's.
+    broken = {name: fault for name in core if (fault := _import_fault(name.replace("-", "_")))}
     runs = _runs_folder()
     report = {
         "versions": {"python": platform.python_version(), "operant": _version("operant")}
