@@ -506,6 +506,10 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"kl_coef": 0.5, "objective": "penalty", "step": "vpg"}, "kl_coef=0.5 has an effect only with step=ppo"),
         ({"kl_coef_target": None}, "kl_coef_target=None has an effect only with .*the target beta_target"),
         ({"target_kl": 6.0}, "target_kl=6.0 has an effect only with step=trpo, got step=ppo .*the target beta_target"),
+        ({"ent_coef": 0.1, "step": "trpo"}, "ent_coef=0.1 has an effect only with step=ppo or step=vpg, got step=trpo"),
+        ({"objective": "penalty", "step": "vpg"}, "objective=penalty has an effect only with step=ppo, got step=vpg"),
+        ({"epsilon": 0.3, "step": "vpg"}, "epsilon=0.3 has an effect only with step=ppo and objective=clip"),
+        ({"epsilon_high": 0.3, "objective": "penalty"}, "epsilon_high=0.3 has an effect only with .*objective=clip"),
         ({"cg_damping": 0.1, "step": "vpg"}, "cg_damping=0.1 has an effect only with step=trpo.*leave out cg_damping$"),
     ],
 )

@@ -132,13 +132,18 @@ class RLHFConfig(CriticConfig, ClipRange):
 
     def _require_used(self) -> None:
         """Check that the options of other objectives and steps have their defaults, since they would have no effect."""
-        ppo, penalty, trpo = self.step == "ppo", "step=ppo and objective=penalty or clip-and-penalty", "step=trpo"
+        ppo, trpo = self.step == "ppo", "step=trpo"
+        penalty, clip = (f"step=ppo and objective={name} or clip-and-penalty" for name in ("penalty", "clip"))
         reference = "of KL(policy‖reference), the coefficient (TRL's kl_coef) is beta, and the target beta_target"
         for name, used, needs, other in (
             ("kl_coef", ppo and self.objective != "clip", penalty, reference),
             ("kl_coef_target", ppo and self.objective in PENALIZED, penalty, reference),
             ("target_kl", self.step == "trpo", trpo, reference),
             ("cg_damping", self.step == "trpo", trpo, ""),
+            ("ent_coef", self.step != "trpo", "step=ppo or step=vpg", ""),
+            ("objective", ppo, "step=ppo", ""),
+            ("epsilon", ppo and self.objective != "penalty", clip, ""),
+            ("epsilon_high", ppo and self.objective != "penalty", clip, ""),
         ):
             if not used and (value := getattr(self, name)) != getattr(type(self), name):
                 raise ValueError(

@@ -183,6 +183,9 @@ _CONDITIONS = (
     *CONDITIONS,
     Condition(("step_size",), "step_size_schedule", ("visits",), "constant"),
     Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "linear"),
+    Condition(("epsilon", "epsilon_high", "objective"), "step", ("vpg", "trpo"), "ppo"),
+    Condition(("epsilon", "epsilon_high"), "objective", ("penalty",), "clip"),
+    Condition(("ent_coef",), "step", ("trpo",), "ppo"),
 )
 """Values of fields with which other fields have no effect."""
 
