@@ -14,10 +14,10 @@ from operant.language.chat import (
     find_chat_model,
     score,
     trained_model,
-    write_model,
 )
 from operant.language.configs import ModelOptions
 from operant.language.engines import NativeEngine, Sampling
+from operant.language.exporting import write_model
 from operant.language.models import LanguageModel, load
 from operant.language.packing import Sample
 from operant.language.scoring import RewardModelFunction, Scorer
@@ -172,42 +172,6 @@ def test_the_models_of_a_run(run, tmp_path):
         trained_model(run, 0)
     with pytest.raises(ValueError, match="the index must be below 2; got 2"):
         find_chat_model(str(run.path), index=2)
-
-
-def test_a_written_model_is_one_of_transformers(run, tmp_path):
-    write_model(run, tmp_path / "model", seed=4)
-    own = trained_model(run, 4)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert same(weights(own), dict(theirs.named_parameters()))
-    ids = torch.tensor([encode_prompt(own.tokenizer, "12+34=")])
-    assert torch.equal(theirs(ids).logits, own.network(ids).logits)
-    facts = json.loads((tmp_path / "model" / "operant.json").read_text())
-    assert facts == {"run": "run", "algorithm": "sft", "task": "arithmetic", "seed": 4, "in_turns": False}
-    speaker = find_chat_model(str(tmp_path / "model"))
-    assert same(weights(speaker.model), weights(own))
-    assert not speaker.in_turns, "it has a template, but was not trained with it"
-    assert find_chat_model(str(tmp_path / "model"), in_turns=True).in_turns
-
-
-def test_adapters(run, tmp_path):
-    write_model(run, tmp_path / "base", seed=3)
-    options = {**TINY, "lora_r": 2, "learning_rate": 0.1, "threads": 1}
-    adapted = operant.train("sft", "arithmetic", model=str(tmp_path / "base"), run=tmp_path / "adapted", **options).run
-    write_model(adapted, tmp_path / "adapter", seed=0)
-    write_model(adapted, tmp_path / "whole", seed=0, merge=True)
-    files = {path.name for path in (tmp_path / "adapter").iterdir()}
-    assert "adapter_model.safetensors" in files
-    assert "model.safetensors" not in files
-    prompt = encode_prompt(trained_model(adapted, 0).tokenizer, "12+34=")
-    ids = torch.tensor([prompt])
-    wanted = trained_model(adapted, 0).network(ids).logits
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")(ids).logits
-    assert (wanted - base).abs().max() > 0.01
-    for name in ("adapter", "whole"):
-        torch.testing.assert_close(find_chat_model(str(tmp_path / name)).model.network(ids).logits, wanted)
-    again = operant.train("sft", "arithmetic", init=str(run.path), run=tmp_path / "more", **options).run
-    with pytest.raises(ValueError, match="write the full model with --merge"):
-        write_model(again, tmp_path / "nothing", seed=0)
 
 
 def test_a_run_on_conversations_is_prompted_in_turns(tmp_path):

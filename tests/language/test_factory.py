@@ -285,7 +285,7 @@ def test_a_run_continues_exactly_on_another_number_of_processes(make_sharded, ca
 @pytest.mark.parametrize(
     ("case", "values", "message"),
     [
-        ("rlhf", {"step": "trpo"}, "step=trpo does not support shards"),
+        ("rlhf", {"step": "trpo", "objective": "clip"}, "step=trpo does not support shards"),
         ("rlhf", {"engine": "http://127.0.0.1:1"}, "the engine http://127.0.0.1:1 samples all prompts in one batch"),
         ("grpo", {"prompts_per_batch": 3}, "prompts_per_batch is 3, less than the 4 shards"),
         ("sft", {"batch_size": 3}, "batch_size is 3, less than the 4 shards"),

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import operant
-from operant.language.chat import find_chat_model, trained_model, write_model
+from operant.language.chat import find_chat_model, trained_model
 from operant.language.configs import ModelOptions
+from operant.language.exporting import write_model
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
 from operant.language.pretrained import fingerprint, is_adapter, provenance

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from operant import api
-from operant.language.chat import find_chat_model, write_model
+from operant.language.chat import find_chat_model
 from operant.language.configs import ModelOptions
+from operant.language.exporting import write_model
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
 from operant.language.runs import (

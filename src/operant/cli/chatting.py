@@ -37,7 +37,8 @@ class ChatOptions:
     """Prompt to answer instead of typed lines. May be repeated."""
 
     reward_model: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
-    """Folder of a run of reward-model or process-reward-model that scores each answer."""
+    """Run of reward-model or process-reward-model that scores each answer; or a sequence classifier of transformers
+    with one label: a folder, or a name on the Hugging Face Hub."""
 
     temperature: float = 1.0
     """Sampling temperature: below 1 favors likely tokens; 0 selects the most probable token."""

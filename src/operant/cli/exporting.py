@@ -22,7 +22,8 @@ class ExportOptions(Opening):
     """Export the trained model or policy of a run for other programs.
 
     Language models are written in Hugging Face's format: safetensors, configuration and tokenizer; adapters separately,
-    as in peft. `--model FOLDER` starts training from it. Networks and tables are written as the greedy policy in
+    as in peft. `--model FOLDER` starts training from it. Reward models are written as sequence classifiers with one
+    label, which `--reward-model FOLDER` and TRL read. Networks and tables are written as the greedy policy in
     safetensors with a Python module that needs only NumPy; tables also as CSV; networks also as ONNX or TorchScript.
     The actions of exported networks are compared with those of the policy.
     """
@@ -89,13 +90,16 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from transformers.utils.logging import disable_progress_bar
 
-    from operant.language.chat import write_model
+    from operant.language.exporting import write_model, write_reward_model
     from operant.language.inputs import MODEL
 
     disable_progress_bar()
     run.require_inputs(MODEL, accept=options.accept_changes)
-    remote_code, merge = options.remote_code, options.merge
-    write_model(run, folder, seed=seed, merge=merge, best=options.best, remote_code=remote_code)
+    given: dict[str, Any] = {"seed": seed, "best": options.best, "remote_code": options.remote_code}
+    if run.entry.family == "reward":
+        write_reward_model(run, folder, **given)  # an adapter is always merged
+    else:
+        write_model(run, folder, merge=options.merge, **given)
 
 
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:

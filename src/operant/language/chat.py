@@ -1,6 +1,5 @@
-"""Chat with trained models: `find_chat_model`, `Conversation`, `score`; and export: `write_model`."""
+"""Chat with trained models: `find_chat_model`, `Conversation`, `score`."""
 
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.huggingface import is_path
 from operant.language.models import BUILT_IN, LanguageModel, load
-from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter, provenance
+from operant.language.pretrained import provenance
 from operant.language.runs import model_options
 from operant.language.scoring import RewardModelFunction
 from operant.language.sources import read
@@ -241,45 +240,6 @@ def converses(run: Run) -> bool:
     except (OSError, ValueError, StopIteration):
         return False
     return any(row.get(name) is not None and not isinstance(row[name], str) for name in _TEXTS)
-
-
-def write_model(
-    run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False, best: bool = False
-) -> None:
-    """Save a trained model in transformers' format, or its adapter in peft's.
-
-    Args:
-        run: the run.
-        folder: output folder, new or empty.
-        seed: seed of the model.
-        merge: whether to merge an adapter into the weights and save the full model.
-        remote_code: as for `trained_model`.
-        best: as for `trained_model`.
-
-    Raises:
-        RunError: as for `trained_model`.
-        ValueError: as for `trained_model`; or the base model of an adapter cannot be loaded separately.
-        OSError: writing fails.
-    """
-    model = trained_model(run, seed, remote_code=remote_code, best=best)
-    own = model_options(run)
-    adapted = hasattr(model.network, "peft_config")
-    facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
-    if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_r and is_adapter(own.model))):
-        raise ValueError(
-            f"the adapter of {run.path} belongs to {own.init or own.model}, which is neither a folder nor a Hub model: "
-            "write the full model with --merge"
-        )
-    if adapted and merge:
-        model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)
-    elif adapted:
-        facts["base_fingerprint"] = fingerprint(model.network)
-        for adapter in model.network.peft_config.values():
-            if Path(adapter.base_model_name_or_path).exists():
-                adapter.base_model_name_or_path = str(Path(adapter.base_model_name_or_path).resolve())
-    model.save(folder)
-    facts |= {"best": True} if best else {}
-    (folder / PROVENANCE).write_text(json.dumps(facts | {"in_turns": converses(run)}, indent=1) + "\n")
 
 
 def _example(run: Run) -> str:

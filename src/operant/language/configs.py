@@ -121,7 +121,8 @@ class SamplingConfig(LanguageConfig):
     reward_model: str = ""
     """Folder of a reward-model run whose score is a reward function, besides those in `rewards`; RUN/best for its
     weights with the highest evaluation score; empty: none. Each seed uses the reward model of the same seed, or of the
-    run's first seed if the run lacks it. Without `rewards` it replaces the reward of a built-in task, which remains
+    run's first seed if the run lacks it. Or a folder or Hub name of a sequence classifier of transformers with one
+    label, such as a reward model of TRL. Without `rewards` it replaces the reward of a built-in task, which remains
     the score of evaluations."""
     engine: str = "native"
     """Sampling engine: the model in this process (native), or the URL of a vLLM server, such as http://127.0.0.1:8000.
@@ -188,4 +189,23 @@ class ClipRange:
             raise ValueError(
                 f"objective={objective} needs another clip range than the default, which is for ratios of "
                 "tokens: set epsilon_high, or use --preset cispo (epsilon_high 4) or gspo (3e-4 and 4e-4)"
+            )
+
+
+def require_used(config: LanguageConfig, given: str, *options: tuple[str, bool, str, str]) -> None:
+    """Check that options without an effect have their defaults.
+
+    Args:
+        config: hyperparameters.
+        given: values that decide whether options have an effect, for the error.
+        *options: options: name, whether it has an effect, values with which it has one, and a hint for the error.
+
+    Raises:
+        ValueError: an option has no effect and another value than its default.
+    """
+    for name, used, needs, hint in options:
+        if not used and (value := getattr(config, name)) != getattr(type(config), name):
+            raise ValueError(
+                f"{name}={value} has an effect only with {needs}, got {given}: set them, or leave out "
+                f"{name}{hint and f'; {hint}'}"
             )

@@ -11,8 +11,7 @@ from operant.language.configs import ModelOptions, SamplingConfig
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
-from operant.language.processes import loaded
-from operant.language.runs import trained_state
+from operant.language.scoring import load_trainable
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, UnitFloat
 from operant.state import State, copy_named
 from operant.tensors import split
@@ -99,7 +98,7 @@ class Critic:
         """Create a critic from a reward model, whose scores are the initial values.
 
         Args:
-            run: folder of a run of `reward-model`.
+            run: folder of a run of `reward-model`, or of a classifier.
             options: trained parameters and precision, as for the policy.
             tokenizer: tokenizer of the policy.
             seed: seed of the run, and random seed of adapters.
@@ -107,20 +106,15 @@ class Critic:
 
         Raises:
             RunError: there is no run.
-            ValueError: the run has another algorithm, or its model has another vocabulary than the policy.
+            ValueError: the reward model cannot be loaded, or it has another vocabulary than the policy.
         """
-        _, state = trained_state(run, "head", seed=seed)
-        wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)} | {
-            "init": run
-        }
-        trunk = loaded(ModelOptions(**wanted), seed=seed, device=device)
+        wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
+        trunk, head = load_trainable(run, ModelOptions(**wanted), seed=seed, device=device)
         if trunk.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"the reward model of {run} has another vocabulary than the policy, so it cannot become its critic: "
                 "use --critic copy"
             )
-        head = ScalarHead(trunk.width, trunk.device)
-        copy_named(dict(head.named_parameters()), state, of="head")
         return cls(head, _without_output(trunk))
 
     def __call__(self, batch: Packed, hidden: Tensor | None = None) -> Values:

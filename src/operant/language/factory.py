@@ -429,7 +429,8 @@ def _steps(
 def _reward_model(config: SamplingConfig, model: LanguageModel, seed: int, device: str) -> list[RewardModelFunction]:
     if not config.reward_model:
         return []
-    return [load_scorer(config.reward_model, **_options_of_reward_model(config, model, seed, device))]
+    given = _options_of_reward_model(config, model, seed, device)
+    return [load_scorer(config.reward_model, dtype=config.dtype, **given)]
 
 
 def _options_of_reward_model(config: SamplingConfig, model: LanguageModel, seed: int, device: str) -> dict[str, Any]:

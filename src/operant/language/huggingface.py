@@ -18,9 +18,12 @@ __all__ = [
     "Tokenizer",
     "adapter_state",
     "cached_file",
+    "causal_network",
+    "classifier_of",
     "hub_problem",
     "is_path",
     "load_adapter_config",
+    "load_classifier_network",
     "load_config",
     "load_network",
     "load_tensors",
@@ -158,6 +161,33 @@ def network_of(config: object) -> Any:
     from transformers import AutoModelForCausalLM
 
     return cast(Any, AutoModelForCausalLM).from_config(config)
+
+
+def load_classifier_network(name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the sequence classifier of a folder or the hub, and the report of its weights."""
+    from transformers import AutoModelForSequenceClassification
+
+    load = cast(Callable[..., Any], AutoModelForSequenceClassification.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    network, report = load(name, output_loading_info=True, local_files_only=_only_here(name), **options)
+    return network, report
+
+
+def classifier_of(config: object) -> Any:
+    """Return a sequence classifier without weights (on the device `meta`)."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    with torch.device("meta"):
+        return cast(Any, AutoModelForSequenceClassification).from_config(config)
+
+
+def causal_network(config: object, *, trust_remote_code: bool) -> Any:
+    """Return a causal language model without weights (on the device `meta`)."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return cast(Any, AutoModelForCausalLM).from_config(config, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool) -> Tokenizer:

@@ -30,7 +30,7 @@ from operant.language.processes import loaded
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import Rewards
 from operant.language.rollouts import Judge
-from operant.language.scoring import starting_head
+from operant.language.scoring import is_classifier, starting_head
 from operant.language.tasks import Row
 from operant.ops.weights import Aggregation
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -249,6 +249,11 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
     """
     if not folder:
         raise ValueError("iterative-grpo needs an initial reward model: add --reward-model RUN")
+    if is_classifier(folder):
+        raise ValueError(
+            f"{folder} is not a run, but iterative-grpo trains its reward model further, also on the pairs of its run: "
+            "use a run of `operant train reward-model`"
+        )
     run, _ = opened(folder)
     if run.settings.algorithm != "reward-model":
         raise ValueError(

@@ -18,29 +18,21 @@ from torch import Tensor, nn
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.huggingface import (
-    Tokenizer,
     adapter_state,
     at_home,
     cached_file,
-    hub_problem,
     is_path,
     load_adapter_config,
-    load_config,
-    load_network,
     load_tensors,
-    load_tokenizer,
     set_adapter_state,
     wrapped_network,
 )
+from operant.language.model_files import Source, kinds_of, listed
 from operant.tensors import fork_rng
 
 PROVENANCE = "operant.json"
 """File in the folder of a saved model with its provenance and chat format."""
 
-_ATTENTION = "eager"
-"""Attention implementation; that of config.json is ignored, since it can name a kernel from the Hub."""
-_SHOWN = 3
-"""Maximum number of tensors in a message."""
 _SAMPLED = 64
 """Number of values per tensor in a fingerprint."""
 _ALL = "all-linear"
@@ -66,17 +58,15 @@ def pretrained(
     Raises:
         ValueError: there is no such model, its files lack a weight, or it is an adapter of another model.
     """
-    name = at_home(options.model)
-    options = replace(options, model=name)
-    if is_path(name) and not Path(name).is_dir():
-        what = "it is a file, not the folder of a model" if Path(name).is_file() else "there is no such folder"
-        raise _unloadable(options, FileNotFoundError(what), others)
+    options = replace(options, model=at_home(options.model))
+    name, source = options.model, Source(options, kinds=kinds_of(others))
+    source.require_folder()
     found = _adapter_config(name)
     if found is None:
-        return _network(options, others).to(device=device, dtype=dtype), _tokenizer(options, others)
+        return source.network().to(device=device, dtype=dtype), source.tokenizer()
     network, base = _with_trained_adapter(options, found, device=device, dtype=dtype)
     own = _file(name, "tokenizer_config.json") is not None
-    tokenizer = _tokenizer(options if own else replace(options, model=base), others)
+    tokenizer = (source if own else Source(replace(options, model=base), kinds=source.kinds)).tokenizer()
     return (network.merge_and_unload() if options.lora_r else network), tokenizer
 
 
@@ -154,98 +144,6 @@ def fingerprint(network: Any, *, adapters: bool = False) -> str:
     return digest.hexdigest()
 
 
-def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
-    """Load the network of a folder or Hub model with all its weights."""
-    from safetensors import SafetensorError
-
-    try:
-        config = load_config(options.model, trust_remote_code=options.remote_code)
-        config._attn_implementation = _ATTENTION  # set in all sub-configurations, since some override the argument
-        network, report = load_network(
-            options.model,
-            config=config,
-            trust_remote_code=options.remote_code,
-            use_safetensors=True,
-            attn_implementation=_ATTENTION,
-            ignore_mismatched_sizes=True,  # the report names them
-        )
-    except SafetensorError as error:
-        raise ValueError(
-            f"--model {options.model} cannot be loaded: its safetensors are damaged ({error}); download them again"
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _unloadable(options, error, others) from error
-    _check_report(options.model, report)
-    return network
-
-
-def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Tokenizer:
-    try:
-        found = load_tokenizer(options.model, trust_remote_code=options.remote_code)
-    except (OSError, ValueError) as error:
-        raise _unloadable(options, error, others) from error
-    if not found.get_vocab().keys() - set(
-        found.all_special_tokens
-    ):  # transformers creates an empty tokenizer if there are no files
-        raise _unloadable(options, ValueError("the files of its tokenizer are missing"), others)
-    return found
-
-
-def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) -> ValueError:
-    """Return the error for a model that cannot be loaded."""
-    first = str(error).strip().splitlines()[0]
-    if "trust_remote_code" in str(error):
-        first = "it needs its own Python code, which --remote-code allows: only for authors you trust"
-    elif _is_run(options.model):
-        first = f"it is the folder of a run, whose trained model is that of --init {options.model}"
-    elif not Path(options.model).is_dir() and not is_path(options.model) and (problem := hub_problem()):
-        first = (
-            f"there is no such folder, the Hugging Face Hub cannot be reached ({problem}), and its cache on this "
-            "machine lacks the model"
-        )
-    built = f", or a built-in one: {', '.join(others)}" if others else ""
-    return ValueError(
-        f"--model {options.model} cannot be loaded: {first}; use a folder or a Hub model with config.json, "
-        f"safetensors weights and a tokenizer{built}"
-    )
-
-
-def _is_run(name: str) -> bool:
-    """Return whether a name is the folder of a run, or `RUN/best`."""
-    path = Path(name).expanduser()
-    return any(
-        (folder / "config.toml").is_file() for folder in ([path, path.parent] if path.name == "best" else [path])
-    )
-
-
-def _check_report(name: str, report: Mapping[str, Any]) -> None:
-    """Check that the files of a model contain all weights; warn about unused tensors."""
-    missing, unexpected = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
-    other = sorted(f"{key} {list(found)} for {list(wanted)}" for key, found, wanted in report["mismatched_keys"])
-    if other:
-        raise ValueError(
-            f"--model {name} cannot be loaded: its config.json and its safetensors differ in the shape of "
-            f"{_listed(other)}; use both from the same source"
-        )
-    if missing:
-        raise ValueError(
-            f"--model {name} cannot be loaded: its safetensors lack {_listed(missing)}, which would be random; "
-            "download the file again, or save the model with its output layer (as a causal language model)"
-        )
-    if unexpected:
-        warnings.warn(
-            f"the safetensors of {name} contain {_listed(unexpected)}, which its architecture does not use; ignored",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the number of tensors and their first names as text."""
-    more = "" if len(names) <= _SHOWN else ", ..."
-    return f"{len(names)} {'tensor' if len(names) == 1 else 'tensors'} ({', '.join(names[:_SHOWN])}{more})"
-
-
 def _adapter_config(name: str) -> Path | None:
     """Return the path of an adapter's configuration; None if the name is not an adapter."""
     return _file(name, "adapter_config.json")
@@ -283,7 +181,7 @@ def _with_trained_adapter(
     config.base_model_name_or_path, plain = base, replace(options, model=base)
     under = _adapter_config(base)
     if under is None:
-        network = _network(plain).to(device=device, dtype=dtype)
+        network = Source(plain).network().to(device=device, dtype=dtype)
     elif depth < _DEPTH:
         below, _ = _with_trained_adapter(plain, under, device=device, dtype=dtype, depth=depth + 1)
         network = below.merge_and_unload()
@@ -369,7 +267,7 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
     odd += [key for key in sorted(expected.keys() & tensors.keys()) if expected[key].shape != tensors[key].shape]
     if odd:
         raise ValueError(
-            f"--model {name} is an adapter that does not fit its base model {base}: they differ in {_listed(odd)}; "
+            f"--model {name} is an adapter that does not fit its base model {base}: they differ in {listed(odd)}; "
             "set its base model in base_model_name_or_path of adapter_config.json"
         )
     set_adapter_state(network, dict(tensors))

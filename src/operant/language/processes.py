@@ -1,5 +1,7 @@
 """Distribution of a run over processes, by batches or by sharded models: `shards_of`, `loaded`."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -89,11 +91,16 @@ def loaded(config: ModelOptions, *, seed: int, device: torch.device | str, froze
     Raises:
         ValueError: the model cannot be loaded or sharded.
     """
+    return placed(partial(load, config, seed=seed), device=device, frozen=frozen)
+
+
+def placed(make: Callable[..., LanguageModel], *, device: torch.device | str, frozen: bool = False) -> LanguageModel:
+    """Load a model by a function of a device, and shard it if processes share it; otherwise as `loaded`."""
     if not group().sharded:
-        return load(config, seed=seed, device=device)
+        return make(device=device)
     sharded: Any = import_module("operant.language.sharded")  # imports torch.distributed
     place = sharded.device_of(str(device))
-    model = load(config, seed=seed)  # on the CPU, since it may be larger than a GPU
+    model = make(device="cpu")  # it may be larger than a GPU
     if frozen and hasattr(model.network, "get_base_model"):
         model.network.to(place)
         return model

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from operant import doors, ops, streams
-from operant.language.configs import ClipRange
+from operant.language.configs import ClipRange, require_used
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
@@ -131,25 +131,21 @@ class RLHFConfig(CriticConfig, ClipRange):
         self._require_used()
 
     def _require_used(self) -> None:
-        """Check that the options of other objectives and steps have their defaults, since they would have no effect."""
-        ppo, trpo = self.step == "ppo", "step=trpo"
-        penalty, clip = (f"step=ppo and objective={name} or clip-and-penalty" for name in ("penalty", "clip"))
+        """Check that options of other objectives and steps have their defaults."""
+        ppo, both = self.step == "ppo", "step=ppo and objective={} or clip-and-penalty"
+        clips, trpo = ppo and self.objective != "penalty", "step=trpo"
         reference = "of KL(policy‖reference), the coefficient (TRL's kl_coef) is beta, and the target beta_target"
-        for name, used, needs, other in (
-            ("kl_coef", ppo and self.objective != "clip", penalty, reference),
-            ("kl_coef_target", ppo and self.objective in PENALIZED, penalty, reference),
+        require_used(
+            self,
+            f"step={self.step} and objective={self.objective}",
+            ("kl_coef", ppo and self.objective != "clip", both.format("penalty"), reference),
+            ("kl_coef_target", ppo and self.objective in PENALIZED, both.format("penalty"), reference),
             ("target_kl", self.step == "trpo", trpo, reference),
             ("cg_damping", self.step == "trpo", trpo, ""),
             ("ent_coef", self.step != "trpo", "step=ppo or step=vpg", ""),
             ("objective", ppo, "step=ppo", ""),
-            ("epsilon", ppo and self.objective != "penalty", clip, ""),
-            ("epsilon_high", ppo and self.objective != "penalty", clip, ""),
-        ):
-            if not used and (value := getattr(self, name)) != getattr(type(self), name):
-                raise ValueError(
-                    f"{name}={value} has an effect only with {needs}, got step={self.step} and objective="
-                    f"{self.objective}: set them, or leave out {name}{other and f'; {other}'}"
-                )
+            *((name, clips, both.format("clip"), "") for name in ("epsilon", "epsilon_high")),
+        )
 
 
 NATURAL = "operant.experimental.natural_gradient:improve"
@@ -327,9 +323,8 @@ class RLHF(DeclaredState):
             reports = [self._step(batch, batch.parts, middle, critic=False)]
         elif warm and config.step == "trpo":
             reports = [doors.load(NATURAL, expected="the natural gradient step")(self, batch)]
-        size["steps"] = len(steps)
         reports += [
-            self._step(batch, parts, progress(began, self.consumed, index, **size), policy=together)
+            self._step(batch, parts, progress(began, self.consumed, index, steps=len(steps), **size), policy=together)
             for index, parts in enumerate(steps)
         ]
         names = dict.fromkeys(name for report in reports for name in report)

@@ -7,20 +7,24 @@ another tokenizer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from operant.language.classifiers import Classifier, load_classifier
 from operant.language.configs import ModelOptions
 from operant.language.encoding import UnknownCharacterError
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
-from operant.language.huggingface import Tokenizer
+from operant.language.huggingface import Tokenizer, is_path
+from operant.language.model_files import is_run
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.process_rewards import StepRewards, Steps, last_tokens, table
-from operant.language.processes import loaded
+from operant.language.processes import loaded, placed
 from operant.language.rewards import text_of
 from operant.language.runs import trained_state
 from operant.language.sources import TEMPLATE
@@ -165,6 +169,7 @@ class RewardModelFunction:
         tokenizer: tokenizer of the policy. If its vocabulary differs from the reward model's, answers are tokenized
             again.
         tokens: maximum number of tokens per forward pass.
+        whole: whether conversations are scored at the last token of the chat template's text instead of at EOS.
 
     Attributes:
         scorer: model with head.
@@ -182,8 +187,10 @@ class RewardModelFunction:
         separator: str,
         tokenizer: Tokenizer | None = None,
         tokens: int = TOKENS,
+        whole: bool = False,
     ):
         self.scorer, self.process, self.separator, self.tokens = scorer, process, separator, tokens
+        self.whole = whole
         own = scorer.model.tokenizer
         self.same_vocabulary = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
 
@@ -209,7 +216,8 @@ class RewardModelFunction:
         """
         cut = [False] * len(prompts) if truncated is None else truncated
         samples: list[Sample | None]
-        if self.same_vocabulary and prompt_ids is not None and all(map(len, completion_ids)):
+        written = self.whole and not all(isinstance(prompt, str) for prompt in prompts)
+        if self.same_vocabulary and not written and prompt_ids is not None and all(map(len, completion_ids)):
             samples = [Sample(p, c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
         else:
             given = [{name: columns[name][i] for name in TEMPLATE if name in columns} for i in range(len(prompts))]
@@ -229,6 +237,7 @@ class RewardModelFunction:
     def for_tokenizer(self, tokenizer: Tokenizer) -> "RewardModelFunction":
         """Return this reward model for the answers of a policy with another tokenizer."""
         own: dict[str, Any] = {"process": self.process, "separator": self.separator, "tokens": self.tokens}
+        own["whole"] = self.whole
         return RewardModelFunction(self.scorer, tokenizer=tokenizer, **own)
 
     def _encoded(self, prompt: Any, completion: Any, truncated: bool, row: Mapping[str, Any]) -> Sample | None:
@@ -239,7 +248,8 @@ class RewardModelFunction:
             text = text_of(completion)
             completion = text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         try:
-            first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop, **given)
+            whole = self.whole and not truncated
+            first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop, whole=whole, **given)
         except UnknownCharacterError:
             encode_prompt(model.tokenizer, prompt, **given)  # that of a prompt is an error of the data
             return None
@@ -275,23 +285,31 @@ def load_scorer(
     seed: int = 0,
     remote_code: bool = False,
     tokens: int = TOKENS,
+    dtype: Literal["float32", "bfloat16"] = "float32",
 ) -> RewardModelFunction:
-    """Load the reward model of a run as a reward function named `reward_model`.
+    """Load a reward model as a reward function named `reward_model`.
 
     Args:
-        run: folder of a run of `reward-model` or `process-reward-model`; `RUN/best` for its best weights.
+        run: folder of a run of `reward-model` or `process-reward-model`; `RUN/best` for its best weights. Or a folder
+            or Hub name of a sequence classifier of transformers with one label (`operant.language.classifiers`).
         device: device of the model.
         tokenizer: tokenizer of the policy; None: the reward model's.
         seed: seed of the run; if the run lacks it, its first seed is used.
         remote_code: whether to allow Python code that comes with its model, if the run needs it.
         tokens: maximum number of tokens per forward pass.
+        dtype: precision of a classifier.
 
     Raises:
         RunError: there is no run, it has no best weights, or its model's code is not allowed.
-        ValueError: the run has another algorithm, or no checkpoint.
+        ValueError: the run has another algorithm, or no checkpoint; or the classifier cannot be loaded.
     """
+    if is_classifier(run):
+        options = ModelOptions(model=run, dtype=dtype, remote_code=remote_code)
+        found = _classifier(options, seed=seed, device=device, frozen=True)
+        own: dict[str, Any] = {"process": False, "separator": "\n", "whole": found.whole}
+        return RewardModelFunction(_frozen(Scorer(found.model, found.head)), tokenizer=tokenizer, tokens=tokens, **own)
     scorer, config = _load(run, device, seed, remote_code)
-    own: dict[str, Any] = {"process": config.supervision == "process", "separator": config.step_separator}
+    own = {"process": config.supervision == "process", "separator": config.step_separator}
     return RewardModelFunction(scorer, tokenizer=tokenizer, tokens=tokens, **own)
 
 
@@ -321,6 +339,10 @@ def load_step_rewards(
         ValueError: the run has another algorithm, an outcome model, no checkpoint, or another vocabulary than the
             policy.
     """
+    if is_classifier(run):
+        raise ValueError(
+            f"{run} is not a run, but --supervision process needs one of `operant train process-reward-model`"
+        )
     scorer, config = _load(run, device, seed, remote_code)
     own = scorer.model.tokenizer
     if config.supervision != "process":
@@ -364,6 +386,52 @@ def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
     return head
 
 
+def is_classifier(name: str) -> bool:
+    """Return whether the name of a reward model can only be that of a classifier, and not of a run."""
+    return not is_run(name) and (Path(name).expanduser().is_dir() or not is_path(name))
+
+
+def _classifier(options: ModelOptions, *, seed: int, device: torch.device | str, frozen: bool = False) -> Classifier:
+    """Load a classifier of transformers, and shard its model if processes share it."""
+    found: list[Classifier] = []
+
+    def make(device: torch.device | str) -> LanguageModel:
+        found.append(load_classifier(options, seed=seed, device=device))
+        return found[0].model
+
+    model = placed(make, device=device, frozen=frozen)
+    return Classifier(model, found[0].head.to(model.device), found[0].whole)
+
+
+def load_trainable(
+    name: str, options: ModelOptions, *, seed: int, device: torch.device | str
+) -> tuple[LanguageModel, ScalarHead]:
+    """Load a reward model and its head for further training, as of a critic.
+
+    Args:
+        name: folder of a run, or a classifier, as for `load_scorer`.
+        options: trained parameters and precision.
+        seed: seed of the run, and random seed of adapters.
+        device: device of the model.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: the run has another algorithm, or the classifier cannot be loaded.
+    """
+    if is_classifier(name):
+        found = _classifier(replace(options, model=name, init=""), seed=seed, device=device)
+        return found.model, found.head
+    trained_state(name, "head", seed=seed)  # an error for other algorithms, before the model is loaded
+    model = loaded(replace(options, init=name), seed=seed, device=device)
+    return model, _trained_head(name, model, seed)
+
+
+def _frozen(scorer: Scorer) -> Scorer:
+    scorer.model.network.requires_grad_(False)
+    scorer.head.requires_grad_(False)
+    return scorer
+
+
 def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
     """Load the scorer of a run and its configuration."""
     folder, _ = opened(run)
@@ -374,7 +442,4 @@ def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) ->
         )
     config = folder.config(entry.config_class)
     model = loaded(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device, frozen=True)
-    scorer = Scorer(model, _trained_head(run, model, seed))
-    scorer.model.network.requires_grad_(False)
-    scorer.head.requires_grad_(False)
-    return scorer, config
+    return _frozen(Scorer(model, _trained_head(run, model, seed))), config

@@ -135,6 +135,7 @@ def encode_pair(
     eos_ids: Collection[int],
     tools: Sequence[Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    whole: bool = False,
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt and of its completion, which ends with exactly one EOS.
 
@@ -149,6 +150,7 @@ def encode_pair(
         eos_ids: tokens that end a completion (`stop_ids`).
         tools: tool descriptions for the chat template.
         chat_template_kwargs: other variables for the chat template.
+        whole: whether to keep the text of messages after EOS, and to add none.
 
     Raises:
         ValueError: prompt and completion have different types, the completion is not one assistant message, or the
@@ -173,7 +175,7 @@ def encode_pair(
     head = render(tokenizer, conversation[:-1], generation_prompt=True, **given)
     rest = remainder(head, render(tokenizer, conversation, **given))
     prompt_ids, tail = encode_parts(tokenizer, [head, rest], encode_rendered)
-    return prompt_ids, _ended(tokenizer, tail, eos_ids)
+    return prompt_ids, tail if whole else _ended(tokenizer, tail, eos_ids)
 
 
 def encode_steps(
