@@ -35,7 +35,7 @@ RUN_QUICK = $(ONE_THREAD) $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not slow
 
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots,web]'
-dev := --editable '.[language,render,plots,web,tune,scale,mujoco]' --group dev
+dev := --editable '.[language,render,plots,web,tune,scale,mujoco]' --group dev --group docs
 docs := --editable '.[language]' --group docs
 envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev
 bench := --editable '.[language]' --group bench
@@ -71,7 +71,7 @@ test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM s
 test-envpool: $(INSTALLED)-envpool ## the tests of the environments of EnvPool (installs 0.8 GB)
 	@$(ONE_THREAD) $(BIN)/python -m pytest tests/envs/test_envpool.py $(PYTEST_ARGS)
 
-check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
+check: $(INSTALLED)-dev ## formatting, lint, types, layers, documentation and house rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
@@ -108,13 +108,15 @@ $(shell rm -rf $(VENV))
 endif
 endif
 
+HARDLY_IMPORTED := /(tests?|transformers/models|OpenGL|pip|torch/testing|ray/(data|llm|rllib|serve|train|tune))/
+
 $(INSTALLED)-%: pyproject.toml constraints.txt $(BIN)/python
 	@touch $(VENV)/.incomplete
 	@echo "operant: installing $* into $(VENV) (once; a minute or more, depending on the network)"
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	@$(BIN)/python -m pip install --progress-bar off --no-compile --constraint constraints.txt $($*) \
 		| sed -n 's/^ *Downloading \(.* [MG]B)\)$$/  \1/p'
-	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|transformers/models|rllib)/' $(VENV)/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(HARDLY_IMPORTED)' $(VENV)/lib > /dev/null 2>&1 || true
 	@touch $@
 	@rm $(VENV)/.incomplete
 
