@@ -167,3 +167,29 @@ def test_options_of_environments_are_not_for_language_models(flags, cli, spoken,
     status, _, err = cli("evaluate", spoken, *(file if flag == "FILE" else flag for flag in flags))
     assert status == 2
     assert f"{flags[0]} is for environments, and" in err
+
+
+def test_the_environment_may_have_other_arguments(answer, cli, run):
+    usual = answer("evaluate", run, "--episodes", 4)
+    assert "env_kwargs" not in usual
+    changed = answer("evaluate", run, "--episodes", 4, "--env-kwargs", "sutton_barto_reward=true")
+    assert changed["env_kwargs"] == {"sutton_barto_reward": True}
+    assert changed["lengths"] == usual["lengths"], "the episodes are those of the same policies and seeds"
+    assert all(
+        -1 <= score <= 0 < other
+        for score, other in zip(changed["per_seed_scores"], usual["per_seed_scores"], strict=True)
+    )
+    last = json.loads((run / "eval" / "final.jsonl").read_text().splitlines()[-1])
+    assert last["env_kwargs"] == changed["env_kwargs"]
+    status, _, err = cli("evaluate", run, "--env-kwargs", "gravity=5")
+    assert (status, "CartPole-v1 has no parameter 'gravity'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("package", ["spoken", "tabled"])
+def test_tables_and_language_models_have_their_own_tasks(package, cli, spoken, tmp_path):
+    run = spoken
+    if package == "tabled":
+        run = tmp_path / "table"
+        assert cli("train", "q-learning", "FrozenLake-v1", "--budget", 100, "--run", run)[0] == 0
+    status, _, err = cli("evaluate", run, "--env-kwargs", "is_slippery=false")
+    assert (status, "--env-kwargs of evaluations is for deep control, and" in err) == (2, True)

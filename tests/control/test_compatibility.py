@@ -1,6 +1,7 @@
 """Advice is correct: every algorithm is constructed with every pair of spaces, and advised only if that succeeds."""
 
 import importlib
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from operant import catalog
-from operant.control.compatibility import require_suitable, suitable
+from operant.control.compatibility import require_same_spaces, require_suitable, suitable
 from operant.envs import make, wrapped
 from operant.runtime.settings import Settings
 
@@ -181,3 +182,25 @@ def test_a_wrapper_of_a_board_game_is_named_as_the_obstacle():
         require_suitable(env, "alphazero")
     assert "choose one of" not in str(raised.value)
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("seen", "actions", "message"),
+    [
+        (spaces.Box(-1, 1, (2,)), spaces.Discrete(2), ""),
+        (spaces.Box(-9, 9, (2,)), spaces.Discrete(2), ""),
+        (spaces.Box(-1, 1, (3,)), spaces.Discrete(2), "the observations of Other-v0 are Box.* instead of Box"),
+        (spaces.Discrete(2), spaces.Discrete(2), r"the observations of Other-v0 are Discrete\(2\) instead of Box"),
+        (spaces.Box(-1, 1, (2,)), spaces.Discrete(3), r"the actions of Other-v0 are Discrete\(3\) instead of Disc"),
+    ],
+)
+def test_policies_act_where_observations_and_actions_are_those_of_training(seen, actions, message):
+    trained, other = (
+        SimpleNamespace(task="Other-v0", observation_space=one, action_space=two)
+        for one, two in ((spaces.Box(-1, 1, (2,)), spaces.Discrete(2)), (seen, actions))
+    )
+    if not message:
+        require_same_spaces(other, trained)
+        return
+    with pytest.raises(ValueError, match=message):
+        require_same_spaces(other, trained)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +44,10 @@ class EvaluateOptions(Opening):
 
     randomize: Path | None = None
     """TOML file of domain randomization, as for `operant train --randomize`: fixed numbers or distributions. For deep
+    control."""
+
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword arguments of the environment, such as g=5, which replace those of the run or are added to them. For deep
     control."""
 
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -132,9 +136,8 @@ def _evaluate(options: EvaluateOptions) -> int:
             _search_with(trained, options.simulations)
         if options.exact:
             truth = exact(trained, options.gamma, faced_only=options.faced)
-        evaluation = trained.evaluate(
-            options.episodes, backend=backend, wrappers=wrappers, deterministic=not options.sample
-        )
+        given: dict[str, Any] = {"wrappers": wrappers, "env_kwargs": options.env_kwargs}
+        evaluation = trained.evaluate(options.episodes, backend=backend, deterministic=not options.sample, **given)
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
     acted = _acted(options)
@@ -173,6 +176,8 @@ def _require_suitable(options: EvaluateOptions, entry: "Algorithm") -> None:
     if options.sample and entry.package in ("tabular", "language"):
         hint = "; --samples 8 samples answers" if entry.package == "language" else ""
         raise ValueError(f"--sample is for deep control, {what}{hint}")
+    if options.env_kwargs and entry.package in ("tabular", "language"):
+        raise ValueError(f"--env-kwargs of evaluations is for deep control, {what}")
     if entry.package == "language" and (given := [f for f in ("env_backend", "randomize") if getattr(options, f)]):
         raise ValueError(f"--{given[0].replace('_', '-')} is for environments, {what}")
 
@@ -232,7 +237,7 @@ def keep(
         evaluation: its evaluation.
         backend: environments; None for language models.
         wrappers: wrappers of the evaluation, besides those of the run.
-        acted: how actions were selected, if not as by default, by name.
+        acted: how actions were selected, and keyword arguments of environments, if not as by default, by name.
     """
     from operant.runtime.metrics import RecordWriter
 
@@ -248,9 +253,10 @@ def keep(
 
 
 def _acted(options: EvaluateOptions) -> dict[str, Any]:
-    """Return the options of the selection of actions that are not the defaults, by name."""
+    """Return the options of actions and environments that are not the defaults, by name."""
     searched = {} if options.simulations is None else {"simulations": options.simulations}
-    return ({"sampled": True} if options.sample else {}) | searched
+    others = {"env_kwargs": dict(options.env_kwargs)} if options.env_kwargs else {}
+    return ({"sampled": True} if options.sample else {}) | searched | others
 
 
 def _stamp(trained: "Trained", acted: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from operant import catalog
 from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, is_picture
 from operant.envs.features import MASK
-from operant.envs.spaces import is_dict, members
+from operant.envs.spaces import is_box, is_dict, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.envs.wrapper import unwrapped, wrappers
 from operant.nets import is_bounded, is_continuous
@@ -55,6 +55,31 @@ def require_suitable(env: BatchEnv, algorithm: str) -> None:
         ways.append(f"these support its actions and observations: {', '.join(others)}")
     advice = "; ".join(ways or ["no algorithm supports its actions and observations"])
     raise ValueError(f"{algorithm} {reason.what}; {advice}")
+
+
+def require_same_spaces(env: BatchEnv, trained_in: BatchEnv) -> None:
+    """Check that policies can act in other environments than those of training.
+
+    The bounds of observations may differ, those of actions not.
+
+    Args:
+        env: the other environments.
+        trained_in: environments of training.
+
+    Raises:
+        ValueError: if observations or actions differ.
+    """
+    seen, known = env.observation_space, trained_in.observation_space
+    boxes = is_box(seen) and is_box(known) and seen.shape == known.shape
+    for name, other, own, same in (
+        ("observations", seen, known, boxes or seen == known),
+        ("actions", env.action_space, trained_in.action_space, env.action_space == trained_in.action_space),
+    ):
+        if not same:
+            raise ValueError(
+                f"the policies cannot act there: with these keyword arguments, the {name} of {env.task} are {other} "
+                f"instead of {own}; change other arguments"
+            )
 
 
 def suitable(env: BatchEnv) -> list[str]:

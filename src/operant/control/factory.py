@@ -1,7 +1,7 @@
 """Factory of learners and their environments, shared by all algorithms of this package."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -11,6 +11,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
+from operant.control.compatibility import require_same_spaces
 from operant.control.seed_memory import require_memory_of_seeds, size_of
 from operant.control.trial import acts_built_in, try_learner
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
@@ -112,6 +113,7 @@ class Experiment(InEnvironments):
         *,
         backend: str | None = None,
         wrappers: Sequence[str] = (),
+        env_kwargs: Mapping[str, Any] | None = None,
         purpose: str = "evaluation",
         sample: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
@@ -122,18 +124,20 @@ class Experiment(InEnvironments):
             episodes: episodes per seed. Default: that of the settings.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
             wrappers: names of additional wrappers, inside those of the run.
+            env_kwargs: keyword arguments of the environments that replace those of the run, or are added to them.
             purpose: purpose of the random numbers of the episodes; another one gives others.
             sample: whether to sample actions as in training, instead of greedy ones; the same ones at every call.
             interrupted: function polled during the evaluation; if it returns True, the evaluation stops.
 
         Raises:
             StoppedError: if it was interrupted.
-            ValueError: if `episodes` is not positive, there is no such backend, or a wrapper cannot be made.
+            ValueError: if `episodes` is not positive, there is no such backend, a wrapper cannot be made, or
+                `env_kwargs` lead to other observations or actions.
         """
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
         env = _make(
-            replace(settings, env_kwargs=self.evaluation_kwargs),
+            replace(settings, env_kwargs=self.evaluation_kwargs | dict(env_kwargs or {})),
             _evaluation_rows(episodes),
             backend=backend or settings.env_backend,
             purpose=purpose,
@@ -146,6 +150,8 @@ class Experiment(InEnvironments):
             start(env, settings.seeds)
             if self.env is not None:
                 env = for_evaluation(self.env, env, settings.seeds)
+                if env_kwargs:
+                    require_same_spaces(env, self.env)
             policy: Policy = self.learner
             if sample:
                 stream = torch_generator(settings.seeds[0], f"actions of {purpose}", device=self.device)

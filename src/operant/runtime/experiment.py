@@ -3,7 +3,7 @@
 Optional protocols are checked with `isinstance`. `InEnvironments` is a base class of experiments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -91,12 +91,14 @@ class Collecting(Protocol):
         *,
         backend: str | None = None,
         wrappers: Sequence[str] = (),
+        env_kwargs: Mapping[str, Any] | None = None,
         purpose: str = "evaluation",
         sample: bool = False,
     ) -> Evaluation:
         """Evaluate all seeds, in environments with additional wrappers (see `operant.envs.wrapped`).
 
-        With `sample`, actions are sampled as in training; otherwise they are greedy.
+        `env_kwargs` replace keyword arguments of the run, or are added to them. With `sample`, actions are sampled as
+        in training; otherwise they are greedy.
         """
         ...
 

@@ -60,6 +60,7 @@ class Trained(LearnedTables):
         *,
         backend: str | None = None,
         wrappers: Any = (),
+        env_kwargs: Mapping[str, Any] | None = None,
         deterministic: bool = True,
     ) -> Evaluation:
         """Evaluate the policies of all seeds.
@@ -75,12 +76,14 @@ class Trained(LearnedTables):
             wrappers: additional wrappers of the environments: a list of classes, functions or names as for
                 `operant.train`, such as those of `operant.envs.randomizer`, for other physics or noisy sensors. For
                 deep control.
+            env_kwargs: keyword arguments of the environments that replace those of the run, or are added to them. For
+                deep control.
             deterministic: whether to select the most probable actions instead of sampling as in training. Tables and
                 language models are always evaluated with the former.
 
         Raises:
-            ValueError: wrappers or `deterministic=False` are given for a table or a language model, or a wrapper cannot
-                be created.
+            ValueError: wrappers, `env_kwargs` or `deterministic=False` are given for a table or a language model, or
+                environments cannot be created with them.
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
@@ -92,11 +95,16 @@ class Trained(LearnedTables):
         if isinstance(self.experiment, Collecting):
             purpose = "evaluation" if self.consumed is None else OF_BEST
             collecting = cast(Collecting, self.experiment)
-            sample = not deterministic
-            return collecting.evaluate(episodes, backend=backend, wrappers=names, purpose=purpose, sample=sample)
+            given: dict[str, Any] = {"backend": backend, "wrappers": names, "env_kwargs": env_kwargs}
+            return collecting.evaluate(episodes, **given, purpose=purpose, sample=not deterministic)
         name = self.run.entry.name
         if names:
             raise ValueError(f"wrappers are for deep control, but this is a run of {name}: {names}")
+        if env_kwargs:
+            raise ValueError(
+                f"env_kwargs of evaluations are for deep control, but this is a run of {name}: leave out "
+                f"{dict(env_kwargs)}"
+            )
         if not deterministic:
             raise ValueError(f"sampled actions are for deep control, but this is a run of {name}: leave them out")
         return self.experiment.evaluate(episodes, backend=backend)
