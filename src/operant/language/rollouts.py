@@ -403,7 +403,7 @@ def reward_metrics(rollout: Rollout) -> dict[str, float]:
     return {
         **judged.metrics,  # first, since a function may log under a name below
         "reward": float(judged.total.nanmean()),
-        "reward_std": float(torch.stack(spreads).mean()) if spreads else float("nan"),
+        **({"reward_std": float(torch.stack(spreads).mean())} if spreads else {}),  # undefined for single answers
         "health/missing_rewards": float((~judged.valid).sum()),
         **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
     }
