@@ -226,6 +226,7 @@ def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling
     entropy = trpo.agent.head.entropy(batch.outputs, trpo.agent.networks.free)
     torch.testing.assert_close(before[1], torch.zeros(2), atol=1e-6, rtol=0)
     actor, critic = trpo.actor.clone(), trpo.critic.clone()
+    whole = ops.natural_step(trpo.fisher(batch), trpo.policy_gradient(batch)[0], delta=0.02, damping=1e-3)
     metrics = trpo.update(batch)
     new = trpo.actor.clone()
     trpo.actor.copy_(actor)
@@ -235,7 +236,12 @@ def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling
     torch.testing.assert_close(metrics["losses/improvement"], before[0] - loss)
     torch.testing.assert_close(metrics["losses/kl"], kl)
     torch.testing.assert_close(metrics["losses/entropy"], ops.weighted_mean(entropy, batch.weights))
-    assert ((metrics["losses/kl"] > 1e-3) & (metrics["losses/kl"] <= 0.02)).all(), "the step is as long as allowed"
+    steps = [0.8**shrinks * whole for shrinks in range(11)]
+    measured = [trpo.measure(batch, actor + step) for step in steps]
+    allowed = torch.stack([(other[0] < before[0]) & (other[1] <= 0.02) for other in measured])
+    longest = torch.stack(steps)[allowed.int().argmax(0), torch.arange(2)]  # argmax: the first of them
+    torch.testing.assert_close(new, actor + longest, rtol=1e-4, atol=1e-6)
+    assert ((kl > 0) & (kl <= 0.02)).all()
     assert torch.equal(trpo.critic, critic)
 
 
@@ -337,7 +343,8 @@ def test_one_update_is_the_same_alone_and_among_other_seeds(task, sampling):
         trpo.update(part)
         trpo.fit_critic(part)
     assert not (alone.agent.parameters == before).all()
-    torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-6)
+    # Conjugate gradients amplify the rounding of products, which depends on the number of seeds and on the processor.
+    torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=2e-5)
 
 
 @TASKS
