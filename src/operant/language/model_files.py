@@ -8,6 +8,7 @@ from typing import Any
 
 from operant.language.configs import ModelOptions
 from operant.language.huggingface import Tokenizer, hub_problem, is_path, load_config, load_network, load_tokenizer
+from operant.runtime import run_paths
 
 _ATTENTION = "eager"
 """Attention implementation; that of config.json is ignored, since it can name a kernel from the Hub."""
@@ -159,9 +160,7 @@ def kinds_of(built_in: Sequence[str]) -> str:
 def is_run(name: str) -> bool:
     """Return whether a name is the folder of a run, or `RUN/best`."""
     path = Path(name).expanduser()
-    return any(
-        (folder / "config.toml").is_file() for folder in ([path, path.parent] if path.name == "best" else [path])
-    )
+    return any(run_paths.is_run(folder) for folder in ([path, path.parent] if path.name == "best" else [path]))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from operant.language.sources import TEMPLATE
 from operant.language.templates import inputs_of
 from operant.language.tokenizer import decode, encode_pair, encode_prompt
 from operant.runtime.weights import opened
-from operant.state import copy_named
+from operant.state import State, copy_named
 from operant.tensors import floats, integers, split
 
 TOKENS = 16_384
@@ -236,9 +236,8 @@ class RewardModelFunction:
 
     def for_tokenizer(self, tokenizer: Tokenizer) -> "RewardModelFunction":
         """Return this reward model for the answers of a policy with another tokenizer."""
-        own: dict[str, Any] = {"process": self.process, "separator": self.separator, "tokens": self.tokens}
-        own["whole"] = self.whole
-        return RewardModelFunction(self.scorer, tokenizer=tokenizer, **own)
+        own: dict[str, Any] = {"process": self.process, "separator": self.separator, "whole": self.whole}
+        return RewardModelFunction(self.scorer, tokenizer=tokenizer, tokens=self.tokens, **own)
 
     def _encoded(self, prompt: Any, completion: Any, truncated: bool, row: Mapping[str, Any]) -> Sample | None:
         """Return a tokenized answer; None if a character of it has no token, unlike those of the prompt."""
@@ -380,7 +379,11 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
 
 def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
     """Load the head of a run."""
-    _, state = trained_state(run, "head", seed=seed)
+    return _head_of(trained_state(run, "head", seed=seed)[1], model)
+
+
+def _head_of(state: State, model: LanguageModel) -> ScalarHead:
+    """Return the head with a saved state."""
     head = ScalarHead(model.width, model.device, features=len(state.get("features", ())))
     copy_named(dict(head.named_parameters()), state, of="head")
     return head
@@ -421,9 +424,9 @@ def load_trainable(
     if is_classifier(name):
         found = _classifier(replace(options, model=name, init=""), seed=seed, device=device)
         return found.model, found.head
-    trained_state(name, "head", seed=seed)  # an error for other algorithms, before the model is loaded
+    _, state = trained_state(name, "head", seed=seed)  # an error for other algorithms, before the model is loaded
     model = loaded(replace(options, init=name), seed=seed, device=device)
-    return model, _trained_head(name, model, seed)
+    return model, _head_of(state, model)
 
 
 def _frozen(scorer: Scorer) -> Scorer:
