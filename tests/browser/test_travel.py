@@ -132,8 +132,12 @@ def test_a_drag_that_ends_outside_the_curve_is_a_step_of_the_back_button(page):
     expect(arrival).to_contain_text("Update at")
     until(page, lambda: f"Update at {int(state(page).get('at', 0)):,}" in arrival.inner_text())
     first = page.url
+    there = arrival.inner_text()
     page.mouse.down()
     page.mouse.move(x - 150, y)
+    until(page, lambda: "Update at" in (now := arrival.inner_text()) and now != there)
+    page.wait_for_timeout(400)  # an episode that begins is remembered after a moment
+    assert page.url == first
     page.mouse.move(x - 200, box["y"] - 30)
     page.mouse.up()
     expect(page).not_to_have_url(first)

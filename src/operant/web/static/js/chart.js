@@ -43,7 +43,7 @@ export class Chart {
         pick(event);
       });
       this.svg.addEventListener("pointermove", pick);
-      this.svg.addEventListener("pointerup", () => options.onpicked?.());
+      for (const end of ["pointerup", "pointercancel"]) this.svg.addEventListener(end, () => options.onpicked?.());
       this.svg.classList.add("picked");
     }
     this.svg.addEventListener("pointermove", (event) => this.hover(event));

@@ -42,6 +42,7 @@ class Runs {
   }
 
   remember(push = true) {
+    if (!push && this.travel.dragging) return; // the address from before the drag is a step of the back button
     const found = new URLSearchParams();
     if (this.selected.length) found.set("runs", this.selected.join(","));
     if (this.pinned) found.set("pin", this.pinned);
