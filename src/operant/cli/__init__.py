@@ -17,8 +17,11 @@ from operant import __version__
 OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 GARBAGE = (700, 10, 50)
-"""Thresholds of the garbage collector, with a third one of 50 in place of 10: importing torch and transformers creates a
-million objects, and looking through all of them again and again took 1 of 7 seconds in the shortest run of SFT."""
+"""Thresholds of the garbage collector, the third one 50 in place of 10.
+
+Importing torch and transformers creates a million objects; to look through all of them again and again took 1 of the 7
+seconds of a short run of SFT.
+"""
 
 
 @dataclass(frozen=True)
