@@ -36,6 +36,7 @@ LONGEST = (
     "scale/test_processes.py",
     "faults/test_web.py",
     "scale/test_recipes.py",
+    "test_api.py",
     "faults/test_languages.py",
     "scale/test_sharded_states.py",
     "browser/test_explorables.py",
