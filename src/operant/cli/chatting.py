@@ -13,6 +13,7 @@ import tyro
 from operant.cli.answers import visible
 from operant.cli.arguments import parse
 from operant.cli.output import require_extra, say
+from operant.runtime.run_paths import is_run
 
 if TYPE_CHECKING:
     from operant.language.chat import ChatModel, Conversation
@@ -117,7 +118,7 @@ def _load_model(options: ChatOptions, name: str, index: int, device: str) -> "Ch
     from operant.runtime.run import Run
 
     folder = Path(name).expanduser()
-    if (folder / "config.toml").exists():
+    if is_run(folder):
         Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
     try:

@@ -12,7 +12,7 @@ import tyro
 from operant.cli.agreement import agreement_fields, agreement_text
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import print_json, require_extra, say
-from operant.runtime.run_paths import location
+from operant.runtime.run_paths import is_run, location
 
 if TYPE_CHECKING:
     from operant.language.data import Row
@@ -274,7 +274,7 @@ def _held_out(options: LabelOptions) -> set[str]:
     from operant.language.preferences.sampling import held_out_prompts
     from operant.runtime.run import Run, RunError
 
-    if not (options.run / "config.toml").exists():
+    if not is_run(options.run):
         return set()
     try:
         return held_out_prompts(Run.open(options.run))

@@ -12,7 +12,7 @@ import tyro
 
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import number, print_json, say, table, width
-from operant.runtime.run_paths import location
+from operant.runtime.run_paths import is_run, location
 from operant.runtime.sizes import readable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _require_folder_of_runs(folder: Path) -> None:
         ValueError: it is one; the message says what to list instead.
     """
     place = location(folder)
-    if (folder / "config.toml").is_file():
+    if is_run(folder):
         raise ValueError(f"{place} is a run, not a folder of runs: use `operant runs show {place}`")
     if (folder / "sweep.toml").is_file():
         raise ValueError(f"{place} is a sweep: use `operant runs {location(folder / 'runs')}`")

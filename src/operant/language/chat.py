@@ -19,6 +19,7 @@ from operant.language.sources import read
 from operant.language.tokenizer import Message, Text, decode, encode_prompt
 from operant.runtime.generations import latest_samples
 from operant.runtime.run import Run
+from operant.runtime.run_paths import is_run
 
 _TEXTS = ("prompt", "messages", "chosen")
 _UNFINISHED = "\ufffd"
@@ -178,7 +179,7 @@ def find_chat_model(
         raise ValueError("name a run or a model, got ''")
     path = Path(name).expanduser()
     example = ""
-    if (path / "config.toml").exists():
+    if is_run(path):
         run = Run.open(path)
         seeds = run.settings.seeds
         if not 0 <= index < len(seeds):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from operant import doors
 from operant.runtime.files import read_regular, sha256
+from operant.runtime.run_paths import is_run
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +263,7 @@ def _change(record: Mapping[str, Any], folder: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files in the digest of a folder, in order; for a run, those of its newest checkpoint."""
-    if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
+    if is_run(folder) and (folder / "checkpoints").is_dir():
         manifests = sorted((folder / "checkpoints").glob("step_*/manifest.json"))
         return [folder / "config.toml", *manifests[-1:]]
     paths = (path.relative_to(folder) for path in folder.rglob("*"))
@@ -272,7 +273,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _inputs_of(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the inputs that a run always needs; empty for other folders."""
-    if (path / "config.toml").is_file():
+    if is_run(path):
         listed = (record for record in records_of(path) if record["name"] not in TRAINING_ONLY)
         yield from (record for record in listed if not record.get("at_start"))
 

@@ -15,6 +15,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Experiment, SeparateWeights
 from operant.runtime.learner import HasWeights, RenewableWeights, Weights
 from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import is_run
 from operant.state import State
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ def opened(name: str | Path) -> tuple[Run, bool]:
         RunError: there is no such run.
     """
     path = Path(name).expanduser()
-    best = path.name == "best" and (path.parent / "config.toml").exists()
+    best = path.name == "best" and is_run(path.parent)
     return Run.open(path.parent if best else path), best
 
 

@@ -37,7 +37,7 @@ from operant.runtime.files import make_folder, read_regular, replace_durably
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import RecordWriter, line_of, read_records
 from operant.runtime.run import Run
-from operant.runtime.run_paths import RunError, absolute, check_name, location
+from operant.runtime.run_paths import RunError, absolute, check_name, is_run, location
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
@@ -370,7 +370,7 @@ class Study:
     ) -> Run | None:
         """Train or continue a run in a folder; return None after an interruption."""
         command = ["operant", "tune", str(self.path)]
-        if (folder / "config.toml").exists():
+        if is_run(folder):
             trained = api.resume(
                 folder, progress="silent", interrupted=interrupted, callbacks=callbacks, command=command
             )

@@ -18,6 +18,7 @@ from operant.language.engines.protocol import Sampling
 from operant.language.inputs import MODEL
 from operant.language.scoring import RewardModelFunction, load_scorer
 from operant.runtime.run import Run
+from operant.runtime.run_paths import is_run
 from operant.web.folders import folder_of
 from operant.web.models import FILES, LANGUAGE, algorithm_of
 from operant.web.workers import NotFoundError
@@ -201,7 +202,7 @@ def _stamps(path: Path) -> tuple[int, ...]:
 
 @lru_cache(maxsize=MOST_MODELS)
 def _speaker(path: Path, index: int, *_: int) -> ChatModel:
-    if (path / "config.toml").exists():
+    if is_run(path):
         Run.open(path).require_inputs(MODEL)
     return find_chat_model(str(path), index=index)
 
