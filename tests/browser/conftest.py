@@ -12,7 +12,7 @@ pytest.importorskip("hatchling")
 sync_api = pytest.importorskip("playwright.sync_api")
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""Commands of Chromium; the first one has no windows that it would hide, and takes a third less time."""
+"""Commands of Chromium; the first one has no windows that it would hide, and takes a third less processor time."""
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 SECONDS = 200
 sync_api.expect.set_options(timeout=1000 * SECONDS)
