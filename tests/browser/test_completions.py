@@ -3,6 +3,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from browser.waiting import route  # type: ignore[import-not-found]
 from operant.runtime.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
@@ -82,14 +83,14 @@ def test_answers_that_cannot_be_loaded_are_reported_and_no_others_shown(page):
     expect(page.get_by_text("There are no completions of lost")).to_be_visible()
     page.get_by_role("button", name="Previous step").click()
     steps(page, "after 4")
-    page.route("**/completions/batch", lambda route: route.abort())
+    route(page, "**/completions/batch", lambda request: request.abort())
     page.keyboard.press(".")
     expect(page.get_by_role("alert")).to_contain_text("the server does not respond")
     page.get_by_label("Contains").fill("1")
     page.wait_for_timeout(400)
     expect(page.locator(".answer")).to_have_count(0)
     expect(page.get_by_role("alert")).to_be_visible()
-    page.route("**/completions/steps", lambda route: route.abort())
+    route(page, "**/completions/steps", lambda request: request.abort())
     page.get_by_role("radio", name="Held-out answers").click()
     expect(page.locator(".step")).to_have_count(0)
     expect(page.get_by_role("alert")).to_contain_text("the server does not respond")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from playwright.sync_api import expect
 
-from browser.waiting import until  # type: ignore[import-not-found]
+from browser.waiting import route, until  # type: ignore[import-not-found]
 from web.folders import make_run  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.slow
@@ -104,13 +104,13 @@ def test_of_many_selected_runs_some_are_followed(page, runs):
 def test_events_wait_for_the_answers_to_earlier_ones(page, runs):
     asked, held = [], []
 
-    def hold(route):
-        held.append(route)
+    def hold(request):
+        held.append(request)
 
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     opened(page, "/runs#runs=one,two")
     expect(page.locator("#comparison .pins")).to_be_visible()
-    page.route("**/api/runs/compare", hold)
+    route(page, "**/api/runs/compare", hold)
     asked.clear()
 
     def several():

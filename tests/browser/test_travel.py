@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from browser.waiting import until  # type: ignore[import-not-found]
+from browser.waiting import route, until  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.slow
 
@@ -263,13 +263,13 @@ def test_scenes_that_cannot_be_loaded_stop_the_episode(page):
     arrived(page, 1024)
     asked = []
 
-    def refuse(route):
-        asked.append(route)
-        route.abort()
+    def refuse(request):
+        asked.append(request)
+        request.abort()
 
     page.get_by_label("Speed").select_option("0.25")
     page.get_by_role("button", name="Play", exact=True).click()
-    page.route("**/travel/scenes", refuse)
+    route(page, "**/travel/scenes", refuse)
     page.get_by_role("radio", name="Greedy").click()
     expect(page.locator(".travel [role=alert]")).to_contain_text("the server does not respond")
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
