@@ -169,8 +169,12 @@ def markdown() -> str:
         lines.append(
             f"| `{cells[0]['command']}` | {len(cells)} | {start.mean():.3f} | {end.mean():.3f} | {gain} | {worst} |"
         )
-    missing = [name for name in ROWS if len(results().get(name, [])) < len(SEEDS)]
-    return "\n".join([*lines, "", f"Not run on all seeds: {', '.join(missing) or 'none'}"])
+    return "\n".join(lines)
+
+
+def missing() -> list[str]:
+    """Return the names of the rows that were not run on all seeds."""
+    return [name for name in ROWS if len(results().get(name, [])) < len(SEEDS)]
 
 
 def draw() -> None:
@@ -213,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if not result(name, seed).exists() and time.monotonic() - began < 3600 * given.hours:
                 run(ROWS[name], seed)
     draw()
-    print(markdown())
+    print(f"{markdown()}\n\nNot run on all seeds: {', '.join(missing()) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The tables of the page on experiments with language models agree with the raw results."""
+"""The tables of the pages on experiments with language models agree with the raw results."""
 
+import importlib
 import json
 import statistics
 from collections.abc import Sequence
@@ -209,3 +210,20 @@ def test_tables_are_those_of_the_results(section):
 
 def test_no_table_is_left_out():
     assert {section for section in SECTIONS if rows(section)} == TABLES.keys()
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """Return the experiment that runs the commands of the documentation."""
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    return importlib.import_module("language_scores")
+
+
+def test_scores_of_commands_are_those_of_the_results(scores):
+    assert scores.markdown() in (ROOT / "docs" / "language_defaults.md").read_text(encoding="utf-8")
+
+
+def test_no_command_ends_below_its_start(scores):
+    for name, cells in scores.results().items():
+        if cells[0]["start"] is not None:
+            assert mean([cell["end"] for cell in cells]) >= mean([cell["start"] for cell in cells]), name
