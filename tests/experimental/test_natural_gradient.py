@@ -100,6 +100,15 @@ def test_micro_batches_make_the_same_step(make_model):
     assert float((whole - split).norm() / whole.norm()) < 1e-2  # logits have 32 bits, and conjugate gradients amplify
 
 
+def test_first_derivatives_that_are_kept_change_nothing(make_model):
+    steps = []
+    for kept in (0, 16_384):
+        model = make_model()
+        natural_step(model, parts_of(model, each=True), Region(0.01, kept=kept))
+        steps.append(flat(model))
+    assert torch.equal(*steps)
+
+
 def test_without_a_gradient_nothing_moves(make_model):
     model = make_model()
     before = flat(model)

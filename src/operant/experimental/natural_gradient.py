@@ -49,6 +49,8 @@ class Region(NamedTuple):
         temperature: temperature of the policy.
         iterations: maximum number of conjugate-gradient iterations.
         backtracks: maximum number of backtracks, each with the factor 0.8.
+        kept: maximum number of tokens of a batch whose first derivatives are computed once, and their graphs kept in
+            memory, instead of once per product with the Fisher matrix.
     """
 
     delta: float
@@ -56,6 +58,7 @@ class Region(NamedTuple):
     temperature: float = 1.0
     iterations: int = 10
     backtracks: int = 10
+    kept: int = 16_384
 
 
 def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
@@ -66,7 +69,8 @@ def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
     for part in batch.parts:
         packed = pack(take(batch.samples, part), device=device)
         parts.append(Part(packed, weight[part][packed.owner], flat(part, batch.old), batch.weighted(part)))
-    return natural_step(learner.model, parts, Region(config.target_kl, config.cg_damping, config.temperature))
+    region = Region(config.target_kl, config.cg_damping, config.temperature, kept=config.micro_batch_tokens)
+    return natural_step(learner.model, parts, region)
 
 
 def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor | float]:
@@ -92,8 +96,9 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
     with torch.no_grad():
         old = [policy.logits(part.batch) for part in parts]
     gradient, loss = policy.gradient(parts)
-    fisher = policy.fisher(parts, old, damping=region.damping)
+    keep = sum(len(part.batch.ids) for part in parts) <= region.kept
     with sdpa_kernel(SDPBackend.MATH):  # the other kernels have no second derivatives
+        fisher = policy.fisher(parts, old, damping=region.damping, keep=keep)
         step = ops.natural_step(fisher, -gradient, delta=region.delta, iterations=region.iterations)
     tried: list[Tensor] = []
 
@@ -158,20 +163,26 @@ class _Policy:
         new, _ = self.model.log_probs(part.batch, temperature=self.temperature)
         return (part.weights * ops.surrogate(new, part.old, part.advantages)).sum()
 
-    def fisher(self, parts: Sequence[Part], old: Sequence[Tensor], *, damping: float) -> Callable[[Tensor], Tensor]:
+    def fisher(
+        self, parts: Sequence[Part], old: Sequence[Tensor], *, damping: float, keep: bool
+    ) -> Callable[[Tensor], Tensor]:
         """Return `v -> F v`, with F the mean Fisher matrix over the states of the batch, plus damping."""
         point, tokens = self.vector(), sum(len(logits) for logits in old)
 
+        def operator(part: Part, before: Tensor) -> Callable[[Tensor], Tensor]:
+            def kl(parameters: Tensor) -> Tensor:
+                named = {f"network.{name}": value for name, value in self.named(parameters).items()}
+                new = functional_call(self._module, named, (part.batch,))
+                return ops.categorical_kl(before, new).sum() / tokens
+
+            return ops.fisher_operator(kl, point, damping=0.0)
+
+        kept = [operator(part, before) for part, before in zip(parts, old, strict=True)] if keep else None
+
         def product(vector: Tensor) -> Tensor:
             total = damping * vector
-            for part, before in zip(parts, old, strict=True):
-
-                def kl(parameters: Tensor, part: Part = part, before: Tensor = before) -> Tensor:
-                    named = {f"network.{name}": value for name, value in self.named(parameters).items()}
-                    new = functional_call(self._module, named, (part.batch,))
-                    return ops.categorical_kl(before, new).sum() / tokens
-
-                total = total + ops.fisher_vector_product(kl, point, vector, damping=0.0)
+            for multiply in kept or map(operator, parts, old):
+                total = total + multiply(vector)
             return total
 
         return product
