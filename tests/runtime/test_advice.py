@@ -1,6 +1,7 @@
-from operant.control import PPOConfig
+from operant.control import PPOConfig, TRPOConfig
 from operant.language.dpo import DPOConfig
 from operant.language.grpo import GRPOConfig
+from operant.language.rlhf import RLHFConfig
 from operant.runtime.advice import advice, hints_of
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
@@ -12,6 +13,11 @@ def test_advice_names_the_options_that_there_are():
         "a smaller --learning-rate (now 1e-06), a larger --beta (now 0) or fewer --num-minibatches (now 4) or "
         "--num-iterations (now 2)"
     )
+    assert advice(RLHFConfig(step="vpg"), "beta") == (
+        "a smaller --learning-rate (now 3e-06) or a larger --beta (now 0.05)"
+    )
+    assert advice(RLHFConfig(step="trpo"), "beta") == "a smaller --target-kl (now 0.01) or a larger --beta (now 0.05)"
+    assert advice(TRPOConfig()) == "a smaller --target-kl (now 0.01)"
     assert advice(object()) == ""
 
 

@@ -30,11 +30,14 @@ def advice(config: Any, penalty: str = "") -> str:
         penalty: field with the coefficient of the penalty on the divergence from the start; empty: none.
     """
     found: list[str] = []
-    if hasattr(config, "learning_rate"):
+    single = getattr(config, "step", "ppo") != "ppo"  # one step of the policy per batch; other steps are the critic's
+    if hasattr(config, "cg_damping") and getattr(config, "step", "trpo") == "trpo":
+        found.append(f"a smaller --target-kl (now {config.target_kl:g})")  # which limits the step
+    elif hasattr(config, "learning_rate"):
         found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
     if penalty:
         found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
-    steps = ("num_minibatches", "num_epochs", "num_iterations")
+    steps = () if single else ("num_minibatches", "num_epochs", "num_iterations")
     counts = {name.replace("_", "-"): getattr(config, name, 1) for name in steps}
     if several := [f"--{name} (now {count})" for name, count in counts.items() if count > 1]:
         found.append(f"fewer {' or '.join(several)}")
