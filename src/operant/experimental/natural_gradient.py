@@ -96,9 +96,8 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
     with torch.no_grad():
         old = [policy.logits(part.batch) for part in parts]
     gradient, loss = policy.gradient(parts)
-    keep = sum(len(part.batch.ids) for part in parts) <= region.kept
     with sdpa_kernel(SDPBackend.MATH):  # the other kernels have no second derivatives
-        fisher = policy.fisher(parts, old, damping=region.damping, keep=keep)
+        fisher = policy.fisher(parts, old, region)
         step = ops.natural_step(fisher, -gradient, delta=region.delta, iterations=region.iterations)
     tried: list[Tensor] = []
 
@@ -163,9 +162,7 @@ class _Policy:
         new, _ = self.model.log_probs(part.batch, temperature=self.temperature)
         return (part.weights * ops.surrogate(new, part.old, part.advantages)).sum()
 
-    def fisher(
-        self, parts: Sequence[Part], old: Sequence[Tensor], *, damping: float, keep: bool
-    ) -> Callable[[Tensor], Tensor]:
+    def fisher(self, parts: Sequence[Part], old: Sequence[Tensor], region: Region) -> Callable[[Tensor], Tensor]:
         """Return `v -> F v`, with F the mean Fisher matrix over the states of the batch, plus damping."""
         point, tokens = self.vector(), sum(len(logits) for logits in old)
 
@@ -177,10 +174,11 @@ class _Policy:
 
             return ops.fisher_operator(kl, point, damping=0.0)
 
-        kept = [operator(part, before) for part, before in zip(parts, old, strict=True)] if keep else None
+        few = sum(len(part.batch.ids) for part in parts) <= region.kept
+        kept = list(map(operator, parts, old)) if few else None
 
         def product(vector: Tensor) -> Tensor:
-            total = damping * vector
+            total = region.damping * vector
             for multiply in kept or map(operator, parts, old):
                 total = total + multiply(vector)
             return total

@@ -30,14 +30,15 @@ def advice(config: Any, penalty: str = "") -> str:
         penalty: field with the coefficient of the penalty on the divergence from the start; empty: none.
     """
     found: list[str] = []
-    single = getattr(config, "step", "ppo") != "ppo"  # one step of the policy per batch; other steps are the critic's
-    if hasattr(config, "cg_damping") and getattr(config, "step", "trpo") == "trpo":
+    step = getattr(config, "step", "trpo" if hasattr(config, "cg_damping") else "ppo")
+    if step == "trpo":
         found.append(f"a smaller --target-kl (now {config.target_kl:g})")  # which limits the step
     elif hasattr(config, "learning_rate"):
         found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
     if penalty:
         found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
-    steps = () if single else ("num_minibatches", "num_epochs", "num_iterations")
+    # With other steps there is one per batch, and minibatches and passes are those of the critic.
+    steps = ("num_minibatches", "num_epochs", "num_iterations") if step == "ppo" else ()
     counts = {name.replace("_", "-"): getattr(config, name, 1) for name in steps}
     if several := [f"--{name} (now {count})" for name, count in counts.items() if count > 1]:
         found.append(f"fewer {' or '.join(several)}")
