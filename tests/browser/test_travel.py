@@ -258,6 +258,40 @@ def test_the_back_button_leaves_the_update(page):
     assert "at" not in state(page)
 
 
+def test_a_change_during_the_back_button_does_not_undo_it(page):
+    opened(page, "/runs#runs=pole")
+    page.evaluate("location.hash = 'runs=pole&at=1024'")
+    arrived(page, 1024)
+    page.get_by_label("Speed").evaluate("""(speed) => addEventListener("popstate", () => {
+        speed.value = 2;
+        speed.dispatchEvent(new Event("change"));
+    })""")
+    page.go_back()
+    expect(page.locator(".arrival")).to_be_hidden()
+    expect(page).to_have_url(re.compile("#runs=pole$"))
+
+
+def test_an_answer_after_the_back_button_does_not_return_to_the_update(page):
+    opened(page, "/runs#runs=pole")
+    pending = []
+    route(page, "**/travel/go", lambda request: pending.append(request))  # noqa: PLW0108 - a method of C has no attributes
+    box = page.locator(".stage .chart").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    until(page, lambda: len(pending) == 1)
+    page.wait_for_timeout(500)  # after which the page shows how far the computation is
+    pending[0].fulfill(json={"done": False, "consumed": 128})
+    expect(page.locator(".arrival")).to_contain_text("Computing again: 128")
+    until(page, lambda: len(pending) == 2)
+    expect(page).to_have_url(re.compile(r"at=\d+$"))
+    page.go_back()
+    expect(page.locator(".arrival")).to_be_hidden()
+    pending[1].fulfill(json={"done": False, "consumed": 256})
+    page.wait_for_timeout(500)
+    expect(page.locator(".arrival")).to_be_hidden()
+    expect(page.locator(".travel progress")).to_be_hidden()
+    assert len(pending) == 2
+
+
 def test_scenes_that_cannot_be_loaded_stop_the_episode(page):
     opened(page, "/runs#runs=pole&at=1024&actions=sampled")
     arrived(page, 1024)

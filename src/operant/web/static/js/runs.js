@@ -21,7 +21,7 @@ class Runs {
     this.travel = new Travel({ cursor: (at) => this.chart.cursor(at), remember: (push) => this.remember(push) });
     this.read();
     this.build();
-    addEventListener("hashchange", () => {
+    addEventListener("popstate", () => { // unlike "hashchange", before anything can write the address of the state that is left
       this.read();
       this.filter.value = this.query;
       this.list();

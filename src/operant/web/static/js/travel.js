@@ -185,7 +185,7 @@ export class Travel {
     while (wish === this.wish) {
       const answer = await call("travel/go", { run: this.run, at: wish.at, way: wish.way });
       if (answer.done) return answer;
-      if (performance.now() - began > 400) this.waiting(answer.consumed, Math.min(from, answer.consumed ?? 0), wish.at);
+      if (wish === this.wish && performance.now() - began > 400) this.waiting(answer.consumed, Math.min(from, answer.consumed ?? 0), wish.at);
     }
     return null;
   }
