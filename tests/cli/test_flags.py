@@ -103,6 +103,7 @@ def test_every_command_reports_errors_in_one_line(arguments, said, cli):
         (["solve", "--method", "guess"], "invalid choice 'guess' for argument '--method'. Expected one of ('auto', "),
         (["solve", "model.csv"], "expected the id of an environment, got a file: use --mdp model.csv; see"),
         (["resume", "run", "--budget", "abc"], "--budget: expected a whole number such as 100000 or 1e5, got abc; see"),
+        (["watch", "run", "--out", "."], "out must end in .gif or .mp4, got .; see `operant watch --help`"),
         (["copy", "ppo", "nowhere/mine.py"], "nowhere/mine.py: No such file or directory"),
     ],
 )

@@ -63,6 +63,13 @@ def test_a_learned_reward_has_a_price_for_leaving_the_reference(name):
     assert configuration(catalog.find(name), "arithmetic", reward_model="runs/rm", beta=0.01).beta == 0.01
 
 
+def test_small_differences_of_a_reward_model_are_not_enlarged():
+    iterative = catalog.find("iterative-grpo")
+    assert configuration(iterative, "preference").advantage == "mean"
+    assert configuration(iterative, "preference", advantage="group").advantage == "group"
+    assert configuration(iterative, "preference", model="org/large").advantage == GRPOConfig.advantage == "group"
+
+
 @pytest.mark.parametrize("name", sorted(STEP_SIZES))
 def test_policies_see_prompts_that_were_not_imitated(name):
     asked = configuration(catalog.find(name), "arithmetic:digits=3").train_examples

@@ -59,7 +59,8 @@ def in_a_line(box: str, command: str) -> str:
     inside = [line.strip(" ─│╭╮╰╯") for line in box.splitlines()]
     lines = [line for line in inside if line.strip("-")]
     end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
-    message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
+    message = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")")
+    message = re.sub(r"(?<=\S)[.;]+$", "", message)  # a period after a space is a path
     # Of several types the last, which is not None.
     message = re.sub(r"no type matching .*<class '[\w.]+'>: ", "", message)
     message = re.sub(r"\[.*?\] does not match choices \('None',\) - [^:]*: ", "", message)

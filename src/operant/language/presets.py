@@ -36,7 +36,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "num_minibatches": 4,
         "beta": 0.1,
     },
-    "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4},
+    # The answers of a trained policy differ little, and the reward model guesses which is better: divided by their
+    # standard deviation, its small differences would count as much as large ones.
+    "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4, "advantage": "mean"},
     "grpo": POLICY,
 }
 """Defaults of built-in models (about a million parameters, randomly initialized) by algorithm. Learning rates of
