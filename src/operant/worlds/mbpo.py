@@ -75,13 +75,11 @@ class MBPOConfig(ModelConfig, SACConfig):
             raise ValueError("learning_starts must be at least 1 to fit the model, got 0")
 
 
+_SMALL = {"learning_rate": 1e-3, "hidden_sizes": (64, 64), "rollout_length": 2, "rollout_length_final": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "Pendulum-v1": {
-        "learning_rate": 1e-3,
-        "hidden_sizes": (64, 64),
-        "rollout_length": 2,
-        "rollout_length_final": 8,
-    },
+    "Pendulum-v1": _SMALL,
+    "InvertedPendulum-v5": _SMALL,
+    "operant/ContinuousCartPole-v0": _SMALL,
 }
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
