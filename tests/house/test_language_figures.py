@@ -223,6 +223,10 @@ def test_scores_of_commands_are_those_of_the_results(scores):
     assert scores.markdown() in (ROOT / "docs" / "language_defaults.md").read_text(encoding="utf-8")
 
 
+def test_every_command_was_run_on_all_seeds(scores):
+    assert scores.missing() == []
+
+
 def test_no_command_ends_below_its_start(scores):
     for name, cells in scores.results().items():
         if cells[0]["start"] is not None:
