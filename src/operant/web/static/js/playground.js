@@ -26,7 +26,6 @@ class Playground {
     this.panels = [];
     this.read();
     this.build();
-    addEventListener("hashchange", () => this.reread());
     addEventListener("popstate", () => this.reread());
     document.addEventListener("keydown", (event) => this.key(event));
   }
