@@ -15,10 +15,11 @@ from operant import catalog
 
 HEAD = """# Hyperparameters
 
-This table lists every field of every configuration. A field has the same name in all algorithms. On the command line
-it is a flag (`num_envs` is `--num-envs`), in a file a key of `[config]`, and in Python a keyword argument. Defaults are
+This table lists every field of every configuration. A field has the same name in all algorithms. On the command line it
+is a flag (`num_envs` is `--num-envs`), in a file a key of `[config]`, and in Python a keyword argument. Defaults are
 those without a preset: the values of the preset `paper`, except for `mrq` and `world-models`, whose preset `paper` is
-larger, and `dreamer`, which has none. The page of the algorithm explains the field.
+larger, and `alphazero`, `muzero`, `pets`, `mbpo` and `dreamer`, whose defaults, `tiny`, fit two cores. The page of the
+algorithm explains the field.
 """
 TITLES = {"tabular": "Tables", "control": "Control", "language": "Language models"}
 

@@ -73,3 +73,14 @@ def test_the_most_likely_choice_has_no_noise_and_noise_may_change_it():
     noise = torch.tensor([[0.0, 0.0, -1.0, 1.0]])
     assert actions.to_env(actions.perturbed(outputs, noise, std=0.2)).tolist() == [2]
     assert actions.to_env(actions.perturbed(outputs, noise, std=0.2, clip=0.01)).tolist() == [1]
+
+
+def test_noise_on_choices_is_in_half_ranges_as_that_on_bounded_actions():
+    """Their entries are in [0, 1], those of bounded actions in [-1, 1]; so does the code of the authors of MR.Q."""
+    actions = made(spaces.Discrete(2))
+    outputs = torch.tensor([[2.0, 0.0]])
+    lead = float(actions.relaxed(outputs, None)[0, 0] - actions.relaxed(outputs, None)[0, 1])
+    noise = torch.tensor([[0.0, 0.0, -1.0, 1.0]])
+    for std, choice in ((0.99 * lead, 0), (1.01 * lead, 1)):
+        assert actions.perturbed(outputs, noise, std=std).argmax(-1).tolist() == [choice]
+        assert actions.perturbed(outputs, noise, std=9.0, clip=std).argmax(-1).tolist() == [choice]

@@ -99,6 +99,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.worlds.alphazero",
         config="AlphaZeroConfig",
         learner="AlphaZero",
+        presets=("tiny",),
         budgets=(("operant/ConnectFour-v0", 1_000_000),),
     ),
     Algorithm(
@@ -114,6 +115,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.worlds.muzero",
         config="MuZeroConfig",
         learner="MuZero",
+        presets=("tiny",),
         budget=40_000,
         budgets=(("operant/TicTacToe-v0", 160_000),),
     ),
@@ -127,6 +129,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.worlds.pets",
         config="PETSConfig",
         learner="PETS",
+        presets=("tiny",),
         budget=2_000,
     ),
     _REPLAY(
@@ -138,6 +141,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.worlds.mbpo",
         config="MBPOConfig",
         learner="MBPO",
+        presets=("tiny",),
         budget=5_000,
     ),
     _WORLD(

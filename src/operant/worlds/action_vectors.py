@@ -32,7 +32,10 @@ class ActionVectors(Protocol):
         ...
 
     def perturbed(self, outputs: Tensor, noise: Tensor | None, *, std: float, clip: float | None = None) -> Tensor:
-        """Return the vectors of `relaxed` with additional normal noise, if there is noise."""
+        """Return the vectors of `relaxed` with additional normal noise, if there is noise.
+
+        `std` and `clip` are in half ranges of an entry: 1 for actions in [-1, 1], 0.5 for one-hot vectors.
+        """
         ...
 
     def to_env(self, actions: Tensor) -> Tensor:
@@ -57,6 +60,10 @@ class BoxActions(Bounded):
         """Return the vectors with normal noise, in [-1, 1]."""
         actions = outputs.tanh()
         return actions if noise is None else ops.perturbed_action(actions, noise, std=std, clip=clip)
+
+
+HALF_RANGE = 0.5
+"""Half the range of an entry of a one-hot vector."""
 
 
 class OneHotActions:
@@ -92,7 +99,7 @@ class OneHotActions:
         actions = self.relaxed(outputs, noise)
         if noise is not None:
             shift = std * noise[..., self.width :]
-            actions = actions + (shift if clip is None else shift.clamp(-clip, clip))
+            actions = actions + HALF_RANGE * (shift if clip is None else shift.clamp(-clip, clip))
         return self._one_hot(actions.argmax(-1))
 
     def to_env(self, actions: Tensor) -> Tensor:

@@ -4,11 +4,12 @@ Collect games of a network against itself, in which every move is selected by a 
 return of each position from the rest of its game; update the network towards the policy of the search and towards that
 return. The improved network guides the next searches.
 
-What differs from the paper: the games of all seeds are played together on tensors; perceptrons replace residual
-networks, because the boards are small; an unfinished game continues in the next batch, and the returns of its positions
-bootstrap from the last search value (λ-returns; λ = 1 uses the outcome if it is in the batch); a share of the games
-begins with random moves, so that the network learns about positions that two good players never reach. Every sampled
-position is reflected or rotated at random, as in AlphaGo Zero. There is no weight decay.
+What differs from the paper: batches and searches are small enough for two cores; the games of all seeds are played
+together on tensors; perceptrons replace residual networks, because the boards are small; an unfinished game continues
+in the next batch, and the returns of its positions bootstrap from the last search value (λ-returns; λ = 1 uses the
+outcome if it is in the batch); a share of the games begins with random moves, so that the network learns about
+positions that two good players never reach. Every sampled position is reflected or rotated at random, as in AlphaGo
+Zero. There is no weight decay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,9 +95,10 @@ LEAST_RATE = 0.05
 """Final fraction of the learning rate with a linear schedule."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {},
     "operant/ConnectFour-v0": {"num_envs": 512, "gradient_steps": 256, "buffer_size": 131_072},
 }
-"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
+"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
 class AlphaZero(BoardGamePlayer, Resumable):

@@ -5,9 +5,10 @@ model from real states (algorithm 2). Update actor and critics many times on sam
 transitions among them. Errors of the model cannot accumulate much over short rollouts, and each real state is the start
 of many rollouts, so more is learned from each real step.
 
-What differs from the paper: changes of the state and rewards are normalized separately, and ends of episodes are
-learned (see `operant.worlds.ensemble`); rollouts are generated after every fit, not at every step; each rollout cycles
-through all networks, whereas the paper samples among the best ones.
+What differs from the paper: the model is small enough for two cores, and is fitted more often to fewer data; changes of
+the state and rewards are normalized separately, and ends of episodes are learned (see `operant.worlds.ensemble`);
+rollouts are generated after every fit, not at every step; each rollout cycles through all networks, whereas the paper
+samples among the best ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,6 +78,7 @@ class MBPOConfig(ModelConfig, SACConfig):
 
 _SMALL = {"learning_rate": 1e-3, "hidden_sizes": (64, 64), "rollout_length": 2, "rollout_length_final": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {},
     "Pendulum-v1": _SMALL,
     "InvertedPendulum-v5": _SMALL,
     "operant/ContinuousCartPole-v0": _SMALL,

@@ -53,11 +53,11 @@ class MRQConfig:
     per_alpha: UnitFloat = 0.4
     """Exponent α of prioritized replay: 0 samples uniformly, 1 in proportion to TD errors (at least 1)."""
     exploration_noise: NonNegativeFloat = 0.2
-    """Standard deviation of the exploration noise, in half action ranges, or on one-hot vectors."""
+    """Standard deviation of the exploration noise, in half action ranges (those of one-hot vectors: 0.5)."""
     target_policy_noise: NonNegativeFloat = 0.2
-    """Standard deviation of the noise on target actions."""
+    """Standard deviation of the noise on target actions, in half action ranges."""
     target_noise_clip: NonNegativeFloat = 0.3
-    """Clip range of the noise on target actions."""
+    """Clip range of the noise on target actions, in half action ranges."""
     gumbel_temperature: PositiveFloat = 10.0
     """Temperature of the relaxed choice in the policy gradient of discrete actions."""
     dynamics_coef: NonNegativeFloat = 1.0

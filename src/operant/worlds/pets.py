@@ -6,10 +6,13 @@ highest expected returns, and repeat; then take the first action of the mean, an
 starting with the rest of the plan. Fit the model again every few steps. Only the model is learned, from few steps;
 there is neither a policy nor a value function.
 
-What differs from the paper: one particle follows each network through the whole plan (TS-infinity, with as many
-particles as networks), and all plans of a round share their random numbers (common random numbers); rewards and ends of
-episodes are learned (see `operant.worlds.ensemble`); rewards of a plan are weighted by the probability that the episode
-continues. The refit is that of the cross-entropy method or of model predictive path integrals (Williams et al. 2017).
+What differs from the paper: networks and plans are small enough for two cores; sampling starts with the standard
+deviation of a whole half range, and actions beyond the bounds are set to them, where the authors' code truncates the
+normal distribution, with half of that at first; one particle follows each network through the whole plan (TS-infinity,
+with as many particles as networks), and all plans of a round share their random numbers (common random numbers);
+rewards and ends of episodes are learned (see `operant.worlds.ensemble`); rewards of a plan are weighted by the
+probability that the episode continues. The refit is that of the cross-entropy method or of model predictive path
+integrals (Williams et al. 2017).
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +76,8 @@ class PETSConfig(ModelConfig):
             )
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
+PRESETS: Mapping[str, Mapping[str, Any]] = {"tiny": {}}
+"""Presets by name; `tiny` is the defaults."""
 
 
 class Draws(NamedTuple):
