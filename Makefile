@@ -33,6 +33,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 RUN_QUICK = $(ONE_THREAD) $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not slow and not gpu and not vllm" \
 	$(QUICK_TESTS) $(PYTEST_ARGS)
 
+# With --quiet, mkdocs would not count its warnings, and --strict would accept them; its output is shown if there are any.
+STRICT_DOCS = built=$$($(BIN)/mkdocs build --strict 2>&1) || { echo "$$built"; exit 1; }
+
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots,web]'
 dev := --editable '.[language,render,plots,web,tune,scale,mujoco]' --group dev --group docs
@@ -76,7 +79,7 @@ check: $(INSTALLED)-dev ## formatting, lint, types, layers, documentation and ho
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(STRICT_DOCS)
 	@$(ONE_THREAD) $(BIN)/python -m pytest tests/house --quiet
 
 bench: $(INSTALLED)-bench ## speed beside the peers, measured in one run; BENCH=benchmarks/envs.py picks one
@@ -86,7 +89,7 @@ bench: $(INSTALLED)-bench ## speed beside the peers, measured in one run; BENCH=
 	done
 
 docs: $(INSTALLED)-docs ## build the documentation into site/, every warning an error
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(STRICT_DOCS)
 	@echo "built site/index.html"
 
 format: $(INSTALLED)-dev ## format the code and apply the safe fixes

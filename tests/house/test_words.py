@@ -21,7 +21,7 @@ BRITISH = re.compile(
     r"is(?:e|ed|es|er|ers|ing|ation|ations)(?-i:(?![a-z]))",
     re.IGNORECASE,
 )
-TEXTS = ("README.md", "CONTRIBUTING.md", "docs", "src", "tests", "experiments", "benchmarks")
+TEXTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "src", "tests", "experiments", "benchmarks")
 SUFFIXES = {".py", ".md"}
 TELL_OF_OLD_NAMES = ("old_names.py", "registration.py", "test_old_names.py", "test_words.py")
 
@@ -248,7 +248,10 @@ def test_the_rule_against_dialect_sees_it(name, text, found):
 
 def test_prose_is_the_plain_english_of_the_field(root):
     found = {}
-    pages = [root / "CONTRIBUTING.md", root / "README.md", root / "experiments" / "README.md"]
+    pages = [
+        *(root / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md")),
+        root / "experiments" / "README.md",
+    ]
     pages += sorted((root / "docs").rglob("*.md"))
     tests = [path for path in sorted((root / "tests").rglob("*.py")) if path.name not in TELL_OF_OLD_NAMES]
     sources = [*sorted((root / "src").rglob("*.py")), *sorted((root / "src").rglob("*.js"))]

@@ -232,7 +232,7 @@ def test_it_recovers_known_differences_of_reward():
     torch.testing.assert_close(found - found.mean(), reward - reward.mean(), atol=0.06, rtol=0)
 
 
-def test_scores_are_centerd_at_the_end():
+def test_scores_are_centered_at_the_end():
     own = learner(budget=3 * len(PAIRS), centering_examples=6)
     for _ in range(2):
         own.iterate()

@@ -40,7 +40,7 @@ class EvaluateOptions(Opening):
     env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
     """Environments: Gymnasium's, operant's batched ones (tensor), or the faster available ones (auto). Default:
     gymnasium; auto for tabular methods, which are evaluated exactly if the model of the task is known, and with
-    --randomize, since only tensor environments can be randomized."""
+    --randomize, since only tensor environments and tasks of MuJoCo have parameters to randomize."""
 
     randomize: Path | None = None
     """TOML file of domain randomization, as for `operant train --randomize`: fixed numbers or distributions. For deep
