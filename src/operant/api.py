@@ -6,6 +6,7 @@ actions.
 
 import logging
 import operator
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -392,7 +393,7 @@ def _require_budget(folder: Run) -> None:
     if folder.entry.package == "language":
         raise ValueError(
             f"{name} cannot be resumed with another budget; continue from its model with "
-            f"`operant train {name} TASK --init {location(folder.path)}`"
+            f"`operant train {shlex.quote(name)} TASK --init {location(folder.path)}`"
         )
 
 

@@ -170,16 +170,16 @@ def test_a_file_that_is_nested_too_deeply(name, arguments, run, tmp_path, cli):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "expected"),
     [
-        ("raise RuntimeError('boom')\n", "RuntimeError: boom"),
-        ("def f(:\n", "SyntaxError: invalid syntax"),
-        ("import nothing_of_that_name\n", "No module named 'nothing_of_that_name'"),
-        ("x = 1\n", "has no 'f'; it defines no function"),
-        ("def f(prompts, completions, **_):\n    return nonsense\n", "name 'nonsense' is not defined"),
+        ("raise RuntimeError('boom')\n", "RuntimeError: boom", 2),
+        ("def f(:\n", "SyntaxError: invalid syntax", 2),
+        ("import nothing_of_that_name\n", "No module named 'nothing_of_that_name'", 2),
+        ("x = 1\n", "has no 'f'; it defines no function", 2),
+        ("def f(prompts, completions, **_):\n    return nonsense\n", "name 'nonsense' is not defined", 1),
     ],
 )
-def test_a_reward_file_at_fault(text, said, tmp_path, cli):
+def test_a_reward_file_at_fault(text, said, expected, tmp_path, cli):
     (tmp_path / "reward.py").write_text(text)
     flags = [
         "--rewards",
@@ -194,7 +194,7 @@ def test_a_reward_file_at_fault(text, said, tmp_path, cli):
         4,
     ]
     status, out, err = cli("train", "grpo", "arithmetic", *flags, "--progress", "silent", "--run", tmp_path / "run")
-    assert (status, out) == (1, "")
+    assert (status, out) == (expected, "")
     assert said in err.splitlines()[-1]
     assert "reward.py" in err.splitlines()[-1]
     assert "Traceback" not in err

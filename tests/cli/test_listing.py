@@ -68,3 +68,8 @@ def test_bonuses_are_named(cli, answer):
     for name, bonus in BONUSES.items():
         assert f"  {name} " in said
         assert bonus.idea in said
+
+
+def test_the_command_of_a_file_with_spaces_is_quoted(cli, tmp_path):
+    assert cli("copy", "ppo", path := tmp_path / "my ppo.py")[0] == 0
+    assert f"`operant train '{path}:PPO' --help` explains all options." in cli("list", f"{path}:PPO")[1]

@@ -85,3 +85,49 @@ def test_other_runs_are_summed_up(cli, answer, run):
     status, _, err = cli("show", run, "--seed", 0)
     assert status == 2
     assert "ppo has no table" in err
+
+
+def test_a_merged_run_names_its_sources_and_the_files_it_has(cli, tmp_path):
+    ppo = [tmp_path / f"ppo{seed}" for seed in (0, 1)]
+    for seed, path in enumerate(ppo):
+        small = ["--budget", 64, "--num-envs", 2, "--num-steps", 8, "--num-minibatches", 2, "--evaluate-episodes", 2]
+        flags = ["--seeds", 1, "--seed", seed, *small, "--progress", "silent", "--run", path]
+        assert cli("train", "ppo", "CartPole-v1", *flags)[0] == 0
+    assert cli("runs", "merge", tmp_path / "merged", *ppo)[0] == 0
+    status, out, _ = cli("show", tmp_path / "merged")
+    assert status == 0
+    assert f"merged from      {ppo[0]}, {ppo[1]}" in out
+    assert "trained" not in out
+    assert "checkpoints" not in out
+    assert "last evaluation" in out
+
+
+SHIFTED = """
+import gymnasium
+from gymnasium import spaces
+
+
+class Shifted(gymnasium.Env):
+    observation_space, action_space = spaces.Discrete(3, start=5), spaces.Discrete(2, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 5, {}
+
+    def step(self, action):
+        return 6 + (action > -1), float(action), True, False, {}
+"""
+
+
+def test_states_and_actions_are_numbered_as_in_the_task(cli, tmp_path):
+    (tmp_path / "shifted.py").write_text(SHIFTED)
+    flags = ["--budget", 200, "--seeds", 1, "--progress", "silent", "--run", tmp_path / "run"]
+    status, _, err = cli("train", "q-learning", f"{tmp_path / 'shifted.py'}:Shifted", *flags)
+    assert status == 0, err
+    rows = [line.split() for line in cli("show", tmp_path / "run")[1].splitlines()[-2:]]
+    assert rows[0][:5] == ["state", "action", "value", "Q", "-1"]
+    assert rows[1][:2] == ["5", "0"]
+    assert cli("export", tmp_path / "run", tmp_path / "out")[0] == 0
+    table = (tmp_path / "out" / "table.csv").read_text().splitlines()
+    assert table[0] == "state,action,q_-1,q_0"
+    assert table[1].startswith("5,0,")

@@ -28,6 +28,15 @@ def test_values_other_than_whole_numbers_are_rejected(word):
     )
 
 
+@pytest.mark.parametrize("word", ["1e30", "9223372036854775808"])
+def test_the_bound_of_whole_numbers_is_named(word):
+    with pytest.raises(
+        ValueError, match=rf"^--budget: expected a whole number below 2\*\*63, about 9\.2e18, got {word}"
+    ):
+        parse_training(["ppo", TASK, "--budget", word])
+    assert whole(str(2**63 - 1)) == 2**63 - 1
+
+
 def test_sizes_of_layers_are_read_from_words():
     assert sizes(["64", "1e2"]) == (64, 100)
     assert parse_training(["ppo", TASK, "--hidden-sizes", "32"])[1].hidden_sizes == (32,)

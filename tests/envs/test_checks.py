@@ -57,7 +57,7 @@ def test_numbers_outside_the_box_and_nan_are_each_reported_once(scripted, caplog
     assert "observation[1] is nan (environment 0, 3 steps after" in texts[1]
 
 
-@pytest.mark.parametrize(("reward", "said"), [(float("nan"), "nan"), (None, "nan"), (-float("inf"), "-inf")])
+@pytest.mark.parametrize(("reward", "said"), [(float("nan"), "nan"), (-float("inf"), "-inf")])
 def test_a_reward_of_nan_or_inf_is_reported_once(reward, said, scripted, caplog, monkeypatch):
     step = Scripted.step
     monkeypatch.setattr(Scripted, "step", lambda self, action: (step(self, action)[0], reward, False, False, {}))
@@ -137,6 +137,28 @@ def test_wrong_shapes_and_types_are_named(scripted, space, obs, message):
 def test_a_shape_that_is_wrong_after_a_step_alone_is_named(scripted):
     with pytest.raises(EnvError, match=r"shape \[1\], but its space has \[2\] after step"):
         scripted(BOX, box(0, 0), box(0))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((None, False, False), "the reward is None, expected a number, after step"),
+        (("1", False, False), "the reward is '1', expected a number"),
+        (([1.0, 2.0], False, False), r"the reward is \[1\.0, 2\.0\], expected a number"),
+        ((1.0, None, False), "terminated is None, expected True or False, after step"),
+        ((1.0, False, "no"), "truncated is 'no', expected True or False"),
+    ],
+)
+def test_results_that_numpy_would_convert_are_errors(scripted, monkeypatch, result, message):
+    monkeypatch.setattr(Scripted, "step", lambda self, action: (self.script[1], *result, {}))
+    with pytest.raises(EnvError, match=message):
+        scripted(BOX, box(0, 0), box(0, 0))
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1.0), np.ones(()), torch.tensor(1.0)])
+def test_numbers_of_any_type_are_rewards(scripted, monkeypatch, reward):
+    monkeypatch.setattr(Scripted, "step", lambda self, action: (self.script[1], reward, np.bool_(False), 0, {}))
+    scripted(BOX, box(0, 0), box(0, 0))
 
 
 def test_every_choice_needs_an_action():

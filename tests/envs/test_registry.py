@@ -127,11 +127,27 @@ def test_an_environment_without_a_space_names_it(missing, tmp_path):
         make(f"{tmp_path / 'spaceless.py'}:Mine", 1, [0])
 
 
+class Wrapped(gymnasium.Wrapper):
+    """Its attribute `metadata` is a property."""
+
+
+class Odd(gymnasium.Env):
+    metadata = {"render_modes": None}  # noqa: RUF012 - as in Gymnasium's own environments
+
+
 def test_the_render_modes_of_a_task_are_known_without_creating_it():
     assert "rgb_array" in (render_modes(specified("CartPole-v1")) or ())
     assert render_modes(specified("operant/TwoArms-v0")) == ("ansi",)
     assert render_modes(specified("OperantTestField-v0", {"size": 101})) == ()
     assert render_modes(EnvSpec("Made-v0", entry_point=lambda **_: Field(3))) is None
+    assert render_modes(EnvSpec("Wrapped-v0", entry_point=Wrapped)) is None
+    assert render_modes(EnvSpec("Odd-v0", entry_point=Odd)) == ()
+
+
+def test_the_render_modes_of_all_own_tasks_can_be_asked_for():
+    for task, spec in gymnasium.registry.items():
+        if task.startswith("operant/"):
+            assert isinstance(render_modes(spec), tuple | None)
 
 
 def test_the_files_of_custom_environments(tmp_path, monkeypatch):

@@ -27,6 +27,26 @@ class Missing(Wrapper):
     STATE = ("visits",)
 
 
+class Silent(Wrapper):
+    def step(self, actions):
+        super().step(actions)
+
+
+class Unwrapping(Wrapper):
+    def __init__(self, env):
+        self.inner = env
+
+
+class Counting(Wrapper):
+    def metrics(self):
+        return {"count": torch.zeros(7)}
+
+
+class Measuring(Wrapper):
+    def metrics(self):
+        return {"count": 1.0}
+
+
 class Drawing(Wrapper):
     """Wrapper that changes nothing but the global generator of torch."""
 
@@ -40,6 +60,10 @@ class Drawing(Wrapper):
     [
         (Longer, r"the wrapper Longer does not fit CartPole-v1: reset\(\) must have shape \[2, 4\], got \[2, 8\]"),
         (Total, r"the wrapper Total .*: Step\.reward must be a float of shape \[2\] on cpu, got torch\.float32 \[\]"),
+        (Silent, r"the wrapper Silent does not fit CartPole-v1: step\(\) must return a Step, got None"),
+        (Unwrapping, r"Unwrapping\.__init__ must call super\(\)\.__init__\(env\)"),
+        (Counting, r"the wrapper Counting .*: metrics\(\)\['count'\] must be a tensor of shape \[1\], got \[7\]"),
+        (Measuring, r"the wrapper Measuring .*: metrics\(\)\['count'\] must be a tensor of shape \[1\], got a float"),
         (Missing, r"the wrapper Missing .*: its state cannot be saved, as STATE names .*'visits'"),
     ],
 )

@@ -100,6 +100,14 @@ def mean(rewards):
     return rewards.mean(1)
 
 
+def array(rewards):
+    return rewards.numpy()
+
+
+def two(rewards, eps):
+    return rewards
+
+
 def divided(rewards):
     return (rewards - rewards.mean(1, keepdim=True)) / rewards.std(1, keepdim=True)
 """
@@ -130,8 +138,13 @@ def test_answers_without_a_reward_are_not_shown_to_it(median):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mean", r"mean must return a tensor of shape \(2, 4\) of finite numbers, except the rewards .* it returned"),
-        ("divided", r"divided must return a tensor of shape \(2, 4\) of finite numbers, .* returned .*nan"),
+        ("mean", r"mean must return a tensor of shape \(2, 4\) of finite numbers; given the rewards .* it returned"),
+        ("array", r"array must return a tensor of shape \(2, 4\) .* returned \[\[.*\]\], a ndarray"),
+        (
+            "two",
+            r"advantage .*mine\.py:two cannot be called: missing a required argument: 'eps'; expected a function of",
+        ),
+        ("divided", r"divided must return a tensor of shape \(2, 4\) of finite numbers; .* returned .*nan"),
         ("none", r"mine\.py has no 'none', expected a function of rewards \[P, G\]"),
     ],
 )

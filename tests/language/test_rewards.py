@@ -132,6 +132,7 @@ def test_equal_rewards_give_equal_totals():
         ([1, math.nan, 1], "reward of reward for row 1 is nan, expected a finite number"),
         ([1, 1, math.inf], "row 2 is inf"),
         ([1, 10**400, 1], "row 1 is inf"),
+        ([1, 1e39, 1], r"weighted sum of the rewards for row 1, \[1e\+39\], exceeds .* float32, 3\.4e\+38"),
         ([1, "2", 1], "row 1 must be a number or None, got '2'"),
         ([1, [2], 1], r"row 1 must be a number or None, got \[2\]"),
         ([1, 1], "reward must return 3 rewards, one per completion, got 2"),

@@ -158,6 +158,8 @@ def test_splits_of_a_json_file(tmp_path):
     [
         ("a.jsonl", b'{"prompt": "a"}\n{"prompt": "b",}\n', r"a\.jsonl, line 2, character 1\d: "),
         ("a.jsonl", b'{"prompt": "a"}\n[1]\n', r"a\.jsonl, line 2: found a list, expected an object with columns"),
+        ("a.jsonl", b'{"prompt": "a", "prompt": "b"}\n', r"a\.jsonl, line 1: an object has the key 'prompt' twice"),
+        ("a.json", b'[{"m": {"role": "a", "role": "b"}}]', r"a\.json: an object has the key 'role' twice: remove one"),
         ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl, line 1, byte 13: the text is not UTF-8"),
         ("a.json", b'[{"prompt": "a"},\n {"prompt" "b"}]', r"a\.json, line 2, character 12: Expecting ':'"),
         ("a.json", b'["a"]', r"a\.json, row 1: found a str"),

@@ -76,6 +76,22 @@ def test_correct_answers_that_are_no_numbers_are_found_before_training():
         check_columns([find("numeric")], rows)
 
 
+@pytest.mark.parametrize("name", ["exact", "numeric", "boxed", "accuracy:column=answer"])
+def test_a_list_of_correct_answers_is_an_error(name):
+    """Its text, "['4']", is what an answer would be compared with."""
+    rows = [{"prompt": "p", "answer": answer} for answer in ("4", 4, None, ["4"])]
+    check_columns([find(name)], rows[:3])
+    with pytest.raises(
+        ValueError, match=r"the column 'answer' must contain texts or numbers, got \['4'\]: .* \(row 4, "
+    ):
+        check_columns([find(name)], rows)
+
+
+def test_accuracy_without_a_column_finds_a_list_when_it_compares():
+    with pytest.raises(ValueError, match=r"the column 'answer' must contain texts or numbers, got \['4'\]"):
+        rate(find("accuracy"), ["4"], answer=[["4"]])
+
+
 @pytest.mark.parametrize(
     ("text", "box"),
     [

@@ -265,6 +265,10 @@ def test_a_report_runs_in_the_training_thread():
     [
         (Listener, "must be an instance of a subclass of operant.Callback, .* got the class Listener"),
         (print, "must be an instance of a subclass of operant.Callback, .* got <built-in function print>"),
+        (
+            type("Odd", (Callback,), {"on_evaluations": lambda self, record: None})(),
+            r"Odd.on_evaluations would never be called: events are on_start, on_metrics, on_evaluation, .*; rename it",
+        ),
         (type("Odd", (Callback,), {"on_metrics": lambda self: None})(), r"Odd.on_metrics must take \(self, record\)"),
         (
             type("Odd", (Callback,), {"should_stop": lambda self: True})(),

@@ -21,15 +21,30 @@ def test_it_reads_what_safetensors_writes(tmp_path):
 
 @pytest.mark.parametrize("kind", ["table", "choices"])
 def test_an_observation_that_does_not_exist_is_rejected(kind, tmp_path):
-    facts = {"kind": kind, "observation": {"shape": [], "start": 0}, "action": {"shape": [], "dtype": "int64"}}
+    facts = {"kind": kind, "observation": {"shape": [], "start": 2}, "action": {"shape": [], "dtype": "int64"}}
     if kind == "choices":
-        facts |= {"observation": {"shape": [], "sizes": [3], "starts": [0]}, "layers": 1, "outputs": [0, 2]}
+        facts |= {"observation": {"shape": [], "sizes": [3], "starts": [2]}, "layers": 1, "outputs": [0, 2]}
         facts |= {"activation": "tanh", "choices": [2]}
     (tmp_path / "policy.json").write_text(json.dumps(facts), encoding="utf-8")
     tensors = {"actions": torch.tensor([1, 0, 1]), "layers.0.weight": torch.eye(3), "layers.0.bias": torch.zeros(3)}
     save_file(tensors, tmp_path / "policy.safetensors")
     policy = Policy(tmp_path)
-    assert policy.predict(1) in (0, 1)
-    for state in (-1, 3):
-        with pytest.raises(ValueError, match=f"there is no (state|number) {state}: an observation has one of 3"):
+    assert policy.predict(3) in (0, 1)
+    for state in (1, 5):
+        with pytest.raises(ValueError, match=f"observations must lie between 2 and 4, got {state}"):
             policy.predict(state)
+    for given in ("three", None):
+        with pytest.raises(ValueError, match=f"observations must be numbers, got {given!r}"):
+            policy.predict(given)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_inf_are_rejected_as_by_predict(value, tmp_path):
+    facts = {"kind": "choices", "choices": [2], "layers": 1, "outputs": [0, 2], "activation": "tanh"}
+    facts |= {"observation": {"shape": [2]}, "action": {"shape": [], "dtype": "int64"}}
+    (tmp_path / "policy.json").write_text(json.dumps(facts), encoding="utf-8")
+    save_file({"layers.0.weight": torch.eye(2), "layers.0.bias": torch.zeros(2)}, tmp_path / "policy.safetensors")
+    policy = Policy(tmp_path)
+    assert policy.predict([0.0, 1.0]) == 1
+    with pytest.raises(ValueError, match=f"observations must be finite, got {value}"):
+        policy.predict([[0.0, 1.0], [value, 0.0]])

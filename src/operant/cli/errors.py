@@ -63,8 +63,10 @@ def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, in
         explanation = f"{error}; pass the arguments to gymnasium.register(..., kwargs={{...}})", USAGE
     elif isinstance(error, SyntaxError) and error.filename:
         explanation = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
-    elif type(error).__name__ in ("SandboxError", "RewardError"):
-        explanation = _first_and_last_lines(error), FAILURE
+    elif type(error).__name__ in ("LoadError", "SandboxError", "RewardError"):
+        training = TRAINING_NOTE in getattr(error, "__notes__", [])
+        of_user = type(error).__name__ == "LoadError" and not training
+        explanation = _first_and_last_lines(error), USAGE if of_user else FAILURE
     return explanation
 
 

@@ -105,7 +105,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
     """Export a policy of a table or network."""
     from operant import api
-    from operant.runtime.exporting import require_bare, table_of, write_policy, write_table
+    from operant.runtime.exporting import first_members, require_bare, table_of, write_policy, write_table
 
     settings = run.settings
     if options.merge:
@@ -125,7 +125,8 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
             actions = policy.argmax(axis=1)
             write_policy(settings, seed, table_of(actions), folder)
             known = learner.learns_values and learner.learns_action_values
-            write_table(folder / "table.csv", actions, learner.q[index] if known else None)
+            values = learner.q[index] if known else None
+            write_table(folder / "table.csv", actions, values, starts=first_members(settings))
             return
 
         def predict(observations: Any) -> Any:

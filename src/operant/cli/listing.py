@@ -1,5 +1,6 @@
 """`operant list`; heavy imports only to describe a single algorithm."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -88,7 +89,7 @@ def _describe(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         print(wrapped(f"{name}: {_values(values) or 'the defaults'}", indent="    ", first="  "))
     if speaks and (small := _small(algorithm)):
         print(f"\n{wrapped(f'With all presets except paper, small built-in models use {_values(small)}.')}")
-    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` explains all options.')}")
+    print(f"\n{wrapped(f'`operant train {shlex.quote(algorithm.name)} --help` explains all options.')}")
     return 0
 
 

@@ -58,6 +58,7 @@ def show(arguments: list[str]) -> int:
         require_extra("plots", "a plot", ["matplotlib"])
         require_writable(options.out)
     from operant import api
+    from operant.runtime.exporting import first_members
     from operant.tabular.view import view_of
 
     trained = api.load(options.run, accept_changes=True)  # warnings suffice, since nothing is written
@@ -68,7 +69,7 @@ def show(arguments: list[str]) -> int:
         _answer(
             options,
             facts | _record(view, seed),
-            f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view)}",
+            f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view, first_members(run.settings))}",
         )
         if options.out is not None:
             picture(trained, index, options.out)
@@ -103,9 +104,14 @@ def keep_picture(trained: "Trained") -> Path | None:
     return path
 
 
-def text_of(view: "View") -> str:
-    """Return a learned table as text: on the map of the task if it has one, else state by state."""
-    return _map(view) if view.shape is not None else _list(view)
+def text_of(view: "View", starts: tuple[int, int] = (0, 0)) -> str:
+    """Return a learned table as text: on the map of the task if it has one, else state by state.
+
+    Args:
+        view: the table.
+        starts: first state and first action of the task.
+    """
+    return _map(view) if view.shape is not None else _list(view, *starts)
 
 
 def _map(view: "View") -> str:
@@ -130,22 +136,22 @@ def _value_cells(view: "View") -> list[str]:
     return ["·" if blank[s] else f"{value:.4g}" for s, value in enumerate(view.values)]
 
 
-def _list(view: "View") -> str:
-    actions = view.policy.shape[1]
+def _list(view: "View", first_state: int, first_action: int) -> str:
+    actions = range(first_action, first_action + view.policy.shape[1])
     heading = ["state", "action"] + ([] if view.values is None else ["value"])
-    heading += [] if view.q is None else [f"Q {action}" for action in range(actions)]
+    heading += [] if view.q is None else [f"Q {action}" for action in actions]
     heading += [] if view.visits is None else ["visits"]
     visited = np.ones(len(view.policy), np.bool_) if view.visits is None else view.visits.any(axis=1)
     listed = np.flatnonzero(visited & ~view.unreached & ~view.ends).tolist()
-    rows = [_row(view, state) for state in listed[:MOST_STATES]]
+    rows = [_row(view, state, first_state, first_action) for state in listed[:MOST_STATES]]
     more = len(listed) - len(rows)
     rest = f"\n... and {more} more visited states; --json gives them all" if more > 0 else ""
     return table([heading, *rows], ">" * len(heading)) + rest
 
 
-def _row(view: "View", state: int) -> list[str]:
+def _row(view: "View", state: int, first_state: int, first_action: int) -> list[str]:
     choice = view.choice(state)
-    row = [str(state), "any" if choice is None else str(choice)]
+    row = [str(first_state + state), "any" if choice is None else str(first_action + choice)]
     row += [] if view.values is None else [f"{view.values[state]:.4g}"]
     row += [] if view.q is None else [f"{value:.4g}" for value in view.q[state]]
     return row + ([] if view.visits is None else [str(int(view.visits[state].sum()))])
@@ -188,20 +194,31 @@ def _summary(run: "Run", facts: dict[str, Any]) -> str:
     scored = "none yet"
     if found:
         scored = f"{summary(found[-1][1])}, after {found[-1][0]:,} {unit}; best seed {number(max(found[-1][1].scores))}"
+    files = {
+        "settings": run.path / "config.toml",
+        "metrics": run.metrics_path,
+        "evaluations": run.evaluations_path,
+        **({} if run.checkpoints.latest() is None else {"checkpoints": run.path / "checkpoints"}),
+    }
     seeds = f"{len(every)}, from {every[0]}" if len(every) > 1 else str(every[0])
     rows = [
         ("algorithm", settings.algorithm),
         ("task", settings.task),
         ("seeds", seeds),
-        ("trained", f"{facts['consumed']:,} of {settings.budget:,} {unit} per seed"),
+        _trained(run, facts, unit),
         ("last evaluation", scored),
-        ("settings", location(run.path / "config.toml")),
-        ("metrics", location(run.metrics_path)),
-        ("evaluations", location(run.evaluations_path)),
-        ("checkpoints", location(run.path / "checkpoints")),
+        *((name, location(path)) for name, path in files.items() if path.exists()),
         *(("plot or video", location(Path(path))) for path in facts["media"]),
     ]
     return "\n".join(f"{name:16} {value}" for name, value in rows)
+
+
+def _trained(run: "Run", facts: dict[str, Any], unit: str) -> tuple[str, str]:
+    from operant.runtime.sessions import MERGED
+
+    if sources := run.resolved().get(MERGED):
+        return "merged from", str(sources)
+    return "trained", f"{facts['consumed']:,} of {run.settings.budget:,} {unit} per seed"
 
 
 def _record(view: "View", seed: int) -> dict[str, Any]:

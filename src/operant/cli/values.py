@@ -114,17 +114,23 @@ def _value(text: str) -> Any:
         return text
 
 
+LARGEST = 2**63
+"""Bound of whole numbers, which files and tensors store in 64 bits."""
+
+
 def whole(text: str) -> int:
     """Parse an integer, in digits or with an exponent.
 
     Raises:
-        ValueError: the text is not an integer.
+        ValueError: the text is not an integer, or is too large.
     """
     try:
         number = Decimal(text)
-        if abs(number) < 2**63 and number == number.to_integral_value():
-            return int(number)
-    except (ArithmeticError, ValueError):
+        if number.is_finite() and number == number.to_integral_value():
+            if abs(number) < LARGEST:
+                return int(number)
+            raise ValueError(f"expected a whole number below 2**63, about 9.2e18, got {text}")
+    except ArithmeticError:
         pass
     raise ValueError(f"expected a whole number such as 100000 or 1e5, got {text}")
 

@@ -73,11 +73,16 @@ def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, 
         return table[name]
     function = load(name, expected=expected, group=group)
     kind = group.removeprefix("operant.").removesuffix("s")
-    _require_arguments(function, f"{kind} {name}", arguments, expected)
+    require_arguments(function, f"{kind} {name}", arguments, expected)
     return function
 
 
-def _require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:
+def require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:
+    """Check that a function can be called with `count` positional arguments.
+
+    Raises:
+        DoorError: it cannot.
+    """
     try:
         signature(function).bind(*[None] * count)
     except TypeError as error:

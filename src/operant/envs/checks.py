@@ -211,6 +211,21 @@ def first_problem(space: gymnasium.Space[Any], obs: Any, path: tuple[str, ...] =
     return None
 
 
+def problem_of_result(reward: Any, terminated: Any, truncated: Any) -> str | None:
+    """Return a description of a result of `step` that NumPy would convert silently; None if there is none."""
+    if not _is_number(reward):
+        return f"the reward is {reward!r:.80}, expected a number,"
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not _is_number(flag):
+            return f"{name} is {flag!r:.80}, expected True or False,"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    array = np.asarray(value)
+    return array.dtype.kind in "biuf" and array.ndim == 0
+
+
 def _problem_of_parts(space: spaces.Dict, obs: Any, path: tuple[str, ...]) -> str | None:
     if not isinstance(obs, Mapping):
         return f"{_named(path)} is a {type(obs).__name__}, but its space is a dictionary"

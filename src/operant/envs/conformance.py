@@ -11,7 +11,7 @@ from torch import Tensor
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew, is_mapping
 from operant.envs.features import MASK
 from operant.envs.spaces import ActionFormat, is_dict
-from operant.envs.wrapper import for_evaluation, learned, start, unwrapped
+from operant.envs.wrapper import for_evaluation, learned, start, unwrapped, wrappers
 from operant.state import State, clone
 
 _ATTRIBUTES = ("task", "rows", "observation_space", "action_space", "device", "always_valid")
@@ -69,6 +69,12 @@ def try_once(env: BatchEnv, seeds: Sequence[int]) -> None:
     _tree(env, obs, "reset()")
     if not is_mapping(obs) or MASK not in obs:  # a random action may not be allowed
         _step(env, env.step(_actions(env, 1)[0]))
+    for wrapper in wrappers(env):
+        for name, values in wrapper.metrics().items():
+            shape = [*values.shape] if isinstance(cast(object, values), Tensor) else f"a {type(values).__name__}"
+            _require(
+                shape == [len(seeds)], f"metrics()[{name!r}] must be a tensor of shape [{len(seeds)}], got {shape}"
+            )
     try:
         env.state_dict()
     except AttributeError as error:
@@ -126,6 +132,7 @@ def _parts(step: Step) -> dict[str, Any]:
 
 
 def _step(env: BatchEnv, step: Step) -> None:
+    _require(isinstance(cast(object, step), Step), f"step() must return a Step, got {step!r:.80}")
     for name in ("reward", "score", *_FLAGS):
         tensor = getattr(step, name)
         dtype = "torch.bool" if name in _FLAGS else "a float"

@@ -18,7 +18,7 @@ from operant import doors, streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari, limited_game, require_options
 from operant.envs.base import BatchEnv
-from operant.envs.checks import first_problem, needs_check
+from operant.envs.checks import first_problem, needs_check, problem_of_result
 from operant.envs.envpool import EnvPool
 from operant.envs.features import MASK
 from operant.envs.infos import scalars
@@ -233,7 +233,7 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Checked(_Plain):
-    """Checks the first observations of a custom environment against their space."""
+    """Checks the first observations of a custom environment against their space, and what its first step returns."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -249,6 +249,8 @@ class _Checked(_Plain):
         result = super().step(action)
         if self._unseen:
             self._look(result[0], "step")
+            if problem := problem_of_result(*result[1:4]):
+                raise ValueError(f"{problem} after step()")
         return result
 
     def _look(self, obs: Any, call: str) -> None:

@@ -218,13 +218,18 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
 
 
 def render_modes(spec: EnvSpec) -> tuple[str, ...] | None:
-    """Return the render modes of an environment's class; None if a function creates it, or the import fails."""
+    """Return the render modes of an environment's class; None if they are unknown.
+
+    They are if a function or a wrapper creates the environment, or its import fails.
+    """
     try:
         creator = _creator(spec)
     except Exception:
         return None
-    metadata = cast(Mapping[str, Any], getattr(creator, "metadata", {}))
-    return tuple(metadata.get("render_modes", ())) if inspect.isclass(creator) else None
+    metadata = getattr(creator, "metadata", None)  # of a subclass of gymnasium.Wrapper: a property
+    if not inspect.isclass(creator) or not isinstance(metadata, Mapping):
+        return None
+    return tuple(cast(Mapping[str, Any], metadata).get("render_modes") or ())
 
 
 def _creator(spec: EnvSpec) -> Any:

@@ -184,6 +184,8 @@ def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
             found = make(env)
         except TypeError as error:
             raise ValueError(f"the wrapper {name} cannot wrap {env.task}: {error}") from error
+        if isinstance(found, Wrapper) and "env" not in vars(found):
+            raise ValueError(f"{type(found).__name__}.__init__ must call super().__init__(env)")
         if all(wrapper.env is not env for wrapper in wrappers(found)):
             raise ValueError(
                 f"the wrapper {name} must be a subclass of operant.envs.Wrapper, or a function that returns one "

@@ -42,20 +42,22 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
         group: group size G, for a test call with different and with equal rewards.
 
     Raises:
-        operant.doors.DoorError: there is no such function.
+        operant.doors.DoorError: there is no such function, or it does not take one argument.
         ValueError: its result contains NaN or Inf, or has another shape than the rewards.
     """
     if name in ADVANTAGES:
         return ADVANTAGES[name]
     expected = "a function of rewards [P, G] that returns advantages [P, G]"
-    function: Any = doors.load(name, expected=expected, group="operant.advantages")
+    function: Callable[[Tensor], object] = doors.load(name, expected=expected, group="operant.advantages")
+    doors.require_arguments(function, f"advantage {name}", 1, expected)
 
     def judged(rewards: Tensor) -> Tensor:
-        found = function(rewards)
-        if getattr(found, "shape", None) != rewards.shape or not bool(torch.isfinite(found).all()):
+        found: object = function(rewards)
+        if not isinstance(found, Tensor) or found.shape != rewards.shape or not bool(torch.isfinite(found).all()):
+            kind = "" if isinstance(found, Tensor) else f", a {type(found).__name__}"
             raise ValueError(
-                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, except the "
-                f"rewards {_shown(rewards)} it returned {_shown(found)}"
+                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers; given the "
+                f"rewards {_shown(rewards)}, it returned {_shown(found)}{kind}"
             )
         return found.to(rewards.dtype)
 
@@ -72,7 +74,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
 
 
 def _shown(numbers: Any) -> str:
-    return str(nested(numbers) if isinstance(numbers, Tensor) else numbers)[:200]
+    return " ".join(str(nested(numbers) if isinstance(numbers, Tensor) else numbers).split())[:200]
 
 
 class GRPOBatch(NamedTuple):

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from operant.language.sandbox import SandboxError
+from operant.tensors import floats
 
 RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
 """`f(prompts, completions, completion_ids, **columns)`, with one number or None per completion."""
@@ -115,6 +116,12 @@ class Combined:
         applies = ~table.isnan()
         valid = applies.any(-1)
         total = (table.nan_to_num(nan=0.0) @ torch.tensor(self.weights, dtype=torch.float64)).float()
+        if not bool(total.isfinite().all()):
+            row = int(total.isfinite().byte().argmin())
+            raise RewardError(
+                f"the weighted sum of the rewards for row {row}, {floats(table[row])}, exceeds the largest number of "
+                f"float32, {torch.finfo(torch.float32).max:.3g}"
+            )
         if not (self._warned or bool(valid.all())):
             self._warn(int(valid.byte().argmin()), prompts)
         return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names, log.means(), log.columns)

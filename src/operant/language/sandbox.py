@@ -45,6 +45,10 @@ class SandboxError(RuntimeError):
     """
 
 
+class LoadError(SandboxError):
+    """Raised if the function cannot be loaded: its file fails, or has no such function."""
+
+
 class _RemoteTraceback(Exception):  # noqa: N818 - represents an exception in another process
     """Exception in a worker, with its traceback."""
 
@@ -102,7 +106,7 @@ class Sandbox:
         """Start one worker, to detect errors in the file before the first call.
 
         Raises:
-            SandboxError: the function cannot be loaded.
+            LoadError: the function cannot be loaded.
         """
         self._open()
         slot = self._idle.get()
@@ -229,7 +233,7 @@ class SandboxWorker:
         """Ensure that the process is running.
 
         Raises:
-            SandboxError: the function cannot be loaded.
+            LoadError: the function cannot be loaded.
         """
         if self._alive():
             return
@@ -240,7 +244,7 @@ class SandboxWorker:
         if "error" in reply:
             self.kill()
             message = f"{self._target} cannot be loaded: {reply['error']}"
-            raise SandboxError(message) from _RemoteTraceback(reply["traceback"])
+            raise LoadError(message) from _RemoteTraceback(reply["traceback"])
 
     def attempt(self, call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         """Send a call and return its reply; on failure kill the process and return a description."""

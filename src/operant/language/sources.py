@@ -133,6 +133,19 @@ def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
     raise ValueError(f"{name} has no split {expected}, only {', '.join(map(repr, parts))}: {fix}")
 
 
+class _RepeatedKeyError(ValueError):
+    """Raised if an object has a key twice, of which `json` would silently keep the last."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise _RepeatedKeyError(f"an object has the key {repeated!r} twice: remove one")
+    return found
+
+
 def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     """Read one JSON value per line, one at a time; skip empty lines."""
     del split
@@ -140,7 +153,10 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    yield f"line {number}", json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield f"line {number}", json.loads(text, object_pairs_hook=_object)
+                except _RepeatedKeyError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from error
                 except json.JSONDecodeError as error:
                     raise ValueError(
                         f"{path}, line {number}, character {error.colno}: {error.msg}, expected one JSON object per "
@@ -155,7 +171,9 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
 def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
     """Read a list of objects, an object with a list for each split, or JSON Lines."""
     try:
-        content: Any = json.loads(path.read_bytes().decode("utf-8-sig"))
+        content: Any = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_object)
+    except _RepeatedKeyError as error:
+        raise ValueError(f"{path}: {error}") from error
     except json.JSONDecodeError as error:
         with path.open("rb") as file:
             listed = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")

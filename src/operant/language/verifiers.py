@@ -7,10 +7,12 @@ the examples, by default `answer`; they do not apply to examples in which it is 
 
 import importlib.util
 import math
+import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +158,11 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
     sandbox = Sandbox(_MATHEMATICS, seconds=seconds, workers=workers, memory=4 << 30)
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        golds = _gold("accuracy", column or ("solution" if "solution" in columns else "answer"), columns)
+        used = column or ("solution" if "solution" in columns else "answer")
+        golds = _gold("accuracy", used, columns)
+        for gold in golds:
+            if gold is not None:
+                _require_one(used, gold)
         rights = {row: right_answer(gold) for row, gold in enumerate(golds) if gold is not None}
         texts = {row: text_of(completions[row]) for row in rights}
         found: dict[int, float | None] = {row: _by_number(texts[row], right) for row, right in rights.items()}
@@ -164,7 +170,8 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
         found.update(zip(asked, sandbox.map([(rights[row], texts[row]) for row in asked]), strict=True))
         return [found.get(row) for row in range(len(completions))]
 
-    vars(reward)["required_columns"] = (column or ("solution", "answer"),)
+    checks = {column or "solution": partial(_require_one, column or "solution")}
+    vars(reward).update(required_columns=(column or ("solution", "answer"),), check_columns=checks)
     return _named("accuracy", reward)
 
 
@@ -304,7 +311,7 @@ def _by_number(text: str, right: str) -> float | None:
 
 
 def _comparing(
-    name: str, column: str, judge: Callable[[str, Any], float], *, check: Callable[[Any], object] | None = None
+    name: str, column: str, judge: Callable[[str, Any], float], *, check: Callable[[Any], object] = lambda gold: gold
 ) -> RewardFunction:
     """Create a reward function that compares each completion with the correct answer in a column.
 
@@ -312,8 +319,12 @@ def _comparing(
         name: name of the function.
         column: column with the correct answers.
         judge: reward of a completion, given the correct answer.
-        check: raises ValueError for an invalid correct answer; None: all are valid.
+        check: raises ValueError for an invalid correct answer. Default: texts, numbers and booleans are valid.
     """
+
+    def valid(gold: Any) -> None:
+        _require_one(column, gold)
+        check(gold)
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold(name, column, columns)
@@ -322,8 +333,17 @@ def _comparing(
             for completion, gold in zip(completions, golds, strict=True)
         ]
 
-    vars(reward).update(required_columns=(column,), check_columns={column: check} if check else {})
+    vars(reward).update(required_columns=(column,), check_columns={column: valid})
     return _named(name, reward)
+
+
+def _require_one(column: str, gold: Any) -> None:
+    """Check that a correct answer is one text or number; that of a list would be compared as the text of the list."""
+    if not isinstance(gold, str | numbers.Real):
+        raise ValueError(
+            f"the column {column!r} must contain texts or numbers, got {gold!r}: give one correct answer per row, or "
+            "null, so that answers get no reward"
+        )
 
 
 def _matching(name: str, expression: re.Pattern[str]) -> RewardFunction:

@@ -259,6 +259,11 @@ def check(callback: Any) -> None:
             f"a callback must be an instance of a subclass of operant.Callback, or a string such as "
             f"'file.py:Name', got {what:.120}"
         )
+    for name in dir(callback):
+        if name.startswith("on_") and name not in _EVENTS and callable(getattr(callback, name)):
+            raise ValueError(
+                f"{type(callback).__name__}.{name} would never be called: events are {', '.join(_EVENTS)}; rename it"
+            )
     for name, wanted in _EVENTS.items():
         method = getattr(callback, name)
         try:

@@ -45,11 +45,15 @@ class Policy:
         """Return the action for one observation, or actions for N observations stacked along the first axis.
 
         Raises:
-            ValueError: the observations have a wrong shape.
+            ValueError: the observations have a wrong shape, contain NaN or Inf, or are not in their discrete space.
         """
         given, shape = np.asarray(observations), tuple(self.facts["observation"]["shape"])
+        if given.dtype.kind not in "biuf":
+            raise ValueError(f"observations must be numbers, got {observations!r:.80}")
         if given.shape[given.ndim - len(shape) :] != shape or given.ndim - len(shape) not in (0, 1):
             raise ValueError(f"observations must have shape {shape}, or (N, *{shape}); got {given.shape}")
+        if not np.isfinite(given).all():
+            raise ValueError(f"observations must be finite, got {given[~np.isfinite(given)][0]}")
         single = given.ndim == len(shape)
         actions = self._actions(given[None] if single else given)
         return actions[0] if single else actions
@@ -62,8 +66,8 @@ class Policy:
         """Return the actions for observations `[N, ...]`, in the action space."""
         action, tensors = self.facts["action"], self.tensors
         if self.facts["kind"] == "table":
-            states = observations - self.facts["observation"]["start"]
-            chosen = tensors["actions"][_within(states, len(tensors["actions"]), "state")]
+            states = _within(observations.astype(np.int64), self.facts["observation"]["start"], len(tensors["actions"]))
+            chosen = tensors["actions"][states]
         else:
             chosen = self._chosen(self._outputs(self._seen(observations)))
         chosen = chosen.reshape(len(observations), *action["shape"]).astype(action["dtype"])
@@ -78,9 +82,11 @@ class Policy:
         """Return the network's inputs for observations, vectors `[N, D]`."""
         facts, tensors = self.facts["observation"], self.tensors
         if "sizes" in facts:
-            columns = observations.reshape(len(observations), -1).astype(np.int64) - np.asarray(facts["starts"])
-            pairs = zip(facts["sizes"], columns.T, strict=True)
-            parts = [np.eye(size, dtype=np.float32)[_within(column, size, "number")] for size, column in pairs]
+            columns = observations.reshape(len(observations), -1).astype(np.int64).T
+            parts = [
+                np.eye(size, dtype=np.float32)[_within(column, start, size)]
+                for column, start, size in zip(columns, facts["starts"], facts["sizes"], strict=True)
+            ]
             return np.concatenate(parts, axis=1)
         seen = observations.astype(np.float32)
         if "observations.mean" in tensors:
@@ -110,9 +116,10 @@ class Policy:
         return np.clip(tensors["middle"] + actions * tensors["half"], tensors["low"], tensors["high"])
 
 
-def _within(indices: Any, size: int, what: str) -> Any:
-    """Return indices that are in a table; negative ones would count from its end."""
-    outside = (indices < 0) | (indices >= size)
+def _within(numbers: Any, start: int, size: int) -> Any:
+    """Return numbers counted from `start` as indices from 0; negative ones would count from the end of a table."""
+    outside = (numbers < start) | (numbers >= start + size)
     if outside.any():
-        raise ValueError(f"there is no {what} {indices[outside][0]}: an observation has one of {size}, counted from 0")
-    return indices
+        last = start + size - 1
+        raise ValueError(f"observations must lie between {start} and {last}, got {numbers[outside][0]}")
+    return numbers - start

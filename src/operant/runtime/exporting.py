@@ -115,20 +115,34 @@ def table_of(actions: NDArray[Any]) -> Network:
     return {"kind": "table"}, {"actions": torch.as_tensor(np.ascontiguousarray(actions, np.int64))}
 
 
-def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) -> None:
+def first_members(settings: Settings) -> tuple[int, int]:
+    """Return the first state and the first action of a task; 0 unless the space is Discrete and has another start."""
+    env = make_single(specified(settings.task, settings.env_kwargs))
+    env.close()
+    both: tuple[Any, Any] = env.observation_space, env.action_space
+    state, action = (int(space.start) if isinstance(cast(object, space), spaces.Discrete) else 0 for space in both)
+    return state, action
+
+
+def write_table(
+    path: Path, actions: NDArray[Any], values: NDArray[Any] | None, *, starts: tuple[int, int] = (0, 0)
+) -> None:
     """Write a table as CSV: one row per state, with its greedy action, and the values of all actions if known.
 
     Args:
         path: output file.
         actions: greedy actions, `[states]`.
         values: action values, `[states, A]`, or None.
+        starts: first members of the observation space and of the action space.
     """
-    names = [] if values is None else [f"q_{action}" for action in range(values.shape[1])]
+    first_state, first_action = starts
+    names = [] if values is None else [f"q_{first_action + action}" for action in range(values.shape[1])]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["state", "action", *names])
         for state, action in enumerate(actions.tolist()):
-            writer.writerow([state, action, *([] if values is None else map(repr, values[state].tolist()))])
+            numbers: list[str] = [] if values is None else [*map(repr, values[state].tolist())]
+            writer.writerow([first_state + state, first_action + action, *numbers])
 
 
 def observation_form(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from operant.envs.atari import is_atari
 from operant.envs.checks import blocked_rows
 from operant.envs.features import MASK
 from operant.envs.registry import make_single, specified
-from operant.envs.spaces import GymnasiumActions, ObservationFormat
+from operant.envs.spaces import GymnasiumActions, ObservationFormat, is_multi_discrete
 from operant.runtime.learner import Policy
 
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.ObservationWrapper[Any, Any, Any]]
@@ -141,13 +141,24 @@ class Predictor:
             raise ValueError("the observation is a pair, as env.reset() returns: pass its first part, without the info")
         shape, one = np.shape(observations), space.shape or ()
         if shape == one:
+            self._require_members(space, observations)
             return None
         if shape[1:] != one or len(shape) != len(one) + 1 or shape[0] < 1:
             raise ValueError(
                 f"observations have shape {list(shape)}, but one of {self._task} has {list(one)}, "
                 f"and a batch of them {['N', *one]}"
             )
+        self._require_members(space, observations)
         return shape[0]
+
+    def _require_members(self, space: gymnasium.Space[Any], observations: Any) -> None:
+        """Check that numbers of a discrete space are in it, since networks have no input for others."""
+        if not isinstance(space, spaces.Discrete) and not is_multi_discrete(space):
+            return
+        given, size = np.asarray(observations), space.n if isinstance(space, spaces.Discrete) else space.nvec
+        inside = (given >= space.start) & (given < space.start + size)
+        if not inside.all():
+            raise ValueError(f"observations of {self._task} must be members of {space}, got {given[~inside][0]}")
 
     def _rows_of_parts(self, space: Any, observations: Any, *, named: bool) -> int | None:
         keys: list[Any] = [*space] if named else [*range(len(space))]

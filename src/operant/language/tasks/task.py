@@ -96,7 +96,7 @@ class Task:
             if misses > _PATIENCE * (len(found) + 10):
                 raise ValueError(
                     f"{self.name} has about {len(found)} different {split} prompts, but {count} were requested; "
-                    "request fewer, allow repeated prompts (distinct=False) or make the task larger"
+                    "request fewer, or make the task larger by its parameters"
                 )
             found.setdefault(row["prompt"], row)
         return list(found.values())
