@@ -389,11 +389,10 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
 
 def _require_budget(folder: Run) -> None:
     """Check that a run's budget may change; language models keep theirs, at which their schedules end."""
-    name = folder.settings.algorithm
     if folder.entry.package == "language":
         raise ValueError(
-            f"{name} cannot be resumed with another budget; continue from its model with "
-            f"`operant train {shlex.quote(name)} TASK --init {location(folder.path)}`"
+            f"{folder.settings.algorithm} cannot be resumed with another budget; continue from its model with "
+            f"`operant train {shlex.quote(folder.settings.algorithm)} TASK --init {location(folder.path)}`"
         )
 
 
