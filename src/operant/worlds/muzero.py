@@ -4,15 +4,14 @@ Every action is selected by a tree search in a model of three networks, which en
 predict the next latent state and reward, and predict policy and value. Training unrolls the model along real actions
 for a few steps, with search policies, returns and rewards as targets. Latent states have no other target.
 
-What differs from the paper: networks, batches and searches are small enough for two cores; the search is that of Gumbel
-MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as in the paper by choice; perceptrons replace residual
-networks, and all seeds are one program; stored positions are searched again (Reanalyse, appendix H), and values
-bootstrap from the current network, because from a target network or stored values they propagate only a few steps per
-refresh. For one player, returns are those of V-trace (Espeholt et al. 2018, arXiv:1802.01561), because the replay
-buffer contains actions of worse policies, whose values plain n-step returns estimate. Values are scaled by the range of
-returns, not by that of the values in a node, which would exaggerate small differences between actions, so that the
-policy would follow errors of the values. The gradient of a latent state is halved before prediction, too, not only
-before the dynamics (appendix G).
+What differs from the paper: sizes are for two cores; the search is that of Gumbel MuZero by default (Danihelka et al.
+2022, ICLR), and pUCT as in the paper by choice; perceptrons replace residual networks, and all seeds are one program;
+stored positions are searched again (Reanalyse, appendix H), and values bootstrap from the current network, because from
+a target network or stored values they propagate only a few steps per refresh. For one player, returns are those of
+V-trace (Espeholt et al. 2018, arXiv:1802.01561), because the replay buffer contains actions of worse policies, whose
+values plain n-step returns estimate. Values are scaled by the range of returns, not by that of the values in a node,
+which would exaggerate small differences between actions, so that the policy would follow errors of the values. The
+gradient of a latent state is halved before prediction, too, not only before the dynamics (appendix G).
 """
 
 from collections.abc import Mapping, Sequence
