@@ -80,7 +80,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         module="operant.language.rlhf",
         config="RLHFConfig",
         learner="RLHF",
-        budgets=(("arithmetic", 80_000), ("preference", 4_000)),
+        budgets=(("arithmetic", 80_000), ("countdown", 160_000), ("preference", 4_000), ("steps", 80_000)),
         presets=("paper", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
     ),
     _ON_PROMPTS(

@@ -35,7 +35,7 @@ MASKS = "masks"
 
 @dataclass(frozen=True)
 class BootstrappedDQNConfig(DQNConfig):
-    """Hyperparameters of bootstrapped DQN. Defaults are those of bsuite's agent (arXiv 1908.03568) except `double`."""
+    """Hyperparameters of bootstrapped DQN. Defaults follow bsuite's agents (arXiv 1908.03568), except `double`."""
 
     num_heads: PositiveInt = 20
     """Number of heads, K. More represent the uncertainty better, at a higher cost."""
