@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import signal
 from dataclasses import fields, replace
@@ -982,3 +983,37 @@ def test_a_wrong_display_of_progress_is_rejected_before_anything_is_written(tmp_
     with pytest.raises(ValueError, match="progress must be"):
         operant.train("ppo", "CartPole-v1", run=tmp_path / "other", **{**QUICK, "progress": "no"})
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"init": 5}, "init must be the folder of a run, got 5"),
+        ({"bonus": 3}, "bonus must be a name or a list of names, got 3"),
+        ({"interrupted": True}, "interrupted must be a function, got True"),
+        ({"report": 5}, "report must be a function, got 5"),
+        ({"seeds": True}, "seeds must be their number, or a list of integers, got True"),
+        ({"device": 3}, "device must be auto, cpu, "),
+    ],
+)
+def test_arguments_of_another_type_are_rejected_before_there_is_a_run(given, said, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+class Shortness:
+    """A reward with a method `__call__`, as TRL accepts them."""
+
+    def __call__(self, completions, **_):
+        return [-float(len(text)) for text in completions]
+
+
+def test_an_object_that_can_be_called_is_a_reward_function(tmp_path):
+    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
+    small = {"budget": 4, "prompts_per_batch": 4, "num_generations": 2, "held_out": 2, "progress": "silent"}
+    trained = operant.train("grpo", rows, rewards=[Shortness()], model="tiny", run=tmp_path / "run", **small)
+    assert "Shortness" in str(trained.run.resolved()["objects"])
+    assert [name for name in next(iter(read_records(trained.run.metrics_path))) if name.startswith("rewards/")] == [
+        "rewards/Shortness/mean"
+    ]

@@ -5,13 +5,13 @@ actions.
 """
 
 import logging
-import operator
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from operant.build import (
     package,
     pin,
     reassemble,
+    require_kinds,
     require_own_process,
     resolve,
 )
@@ -46,7 +47,7 @@ from operant.runtime.experiment import Answering, Collecting, Experiment, Reacha
 from operant.runtime.generations import keep_samples
 from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
-from operant.runtime.progress import ProgressMode, announce, require_mode
+from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import TakenError, default_run_path, location
 from operant.runtime.settings import Settings, counted_seeds, seeds_in_words
@@ -147,7 +148,7 @@ def train(
         RuntimeError: this is one of several processes of torchrun without a group (`operant.scale.joined`).
         KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
-    require_mode(progress)
+    require_kinds(progress, init=init, bonus=bonus, interrupted=interrupted, report=report)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
@@ -267,7 +268,7 @@ def resume(
         OSError: a required server does not respond.
         KeyboardInterrupt, RuntimeError: as for `train`.
     """
-    require_mode(progress)
+    require_kinds(progress, interrupted=interrupted, report=report)
     require_own_process()
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
     folder = Run.open(run, objects or {})
@@ -380,11 +381,9 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
         if first:
             raise ValueError(f"seed={first} is the first seed, but seeds is a list: {list(cast(Any, seeds))}")
         return tuple(seed.item() if isinstance(seed, np.integer) else seed for seed in cast(Sequence[Any], seeds))
-    try:
-        count = operator.index(seeds)
-    except TypeError as error:
-        raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}") from error
-    return counted_seeds(first, count)
+    if isinstance(seeds, bool) or not isinstance(seeds, Integral):
+        raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}")
+    return counted_seeds(first, int(seeds))
 
 
 def _require_budget(folder: Run) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,9 +19,11 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment
+from operant.runtime.idle import warn_of_idle
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
+from operant.runtime.progress import require_mode
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 from operant.runtime.shards import group, started
@@ -81,6 +83,22 @@ def require_own_process() -> None:
         )
 
 
+def require_kinds(progress: str, **arguments: Any) -> None:
+    """Check types of arguments of `operant.train` and `operant.resume` that nothing else checks before work is done.
+
+    Raises:
+        ValueError: `progress` is unknown, `init` is no path, `bonus` neither a text nor a list, or `interrupted` or
+            `report` no function.
+    """
+    require_mode(progress)
+    kinds: dict[str, tuple[type, ...]] = {"init": (str, Path), "bonus": (str, type, Sequence)}
+    for name, value in arguments.items():
+        fits = isinstance(value, kinds[name]) if name in kinds else callable(value)
+        if value is not None and not fits:
+            expected = {"init": "the folder of a run", "bonus": "a name or a list of names"}.get(name, "a function")
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
 def given(
     entry: catalog.Algorithm, task: Any, env: Any, parameters: dict[str, Any], run: str | Path | None
 ) -> tuple[str, dict[str, Any]]:
@@ -127,6 +145,8 @@ def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
             renamed[ours] = renamed.pop(theirs)
     if isinstance(renamed.get("rewards"), str):
         renamed["rewards"] = [renamed["rewards"]]
+    if isinstance(rewards := renamed.get("rewards"), list | tuple):  # also objects with __call__
+        renamed["rewards"] = [doors.hold(one) if callable(one) else one for one in cast(list[Any], rewards)]
     return renamed
 
 
@@ -136,8 +156,8 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
     Small networks are fastest on one CPU thread. Hyperparameters without an effect cause warnings.
     """
     require_own(settings, entry.package)
-    if entry.package == "control":
-        package(entry).warn_of_idle(entry, settings.task, config)
+    if entry.package != "language":
+        warn_of_idle(entry, settings.task, config)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
     device = chosen_device(settings.device, large=large)

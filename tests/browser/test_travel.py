@@ -193,7 +193,7 @@ def test_two_runs_have_no_updates_to_go_to_and_a_run_is_left(page):
 
 def test_an_update_that_is_not_there_is_named(page):
     opened(page, "/runs#runs=pole&at=999999")
-    expect(page.locator(".travel [role=alert]")).to_contain_text("at must be between 0 and 2048")
+    expect(page.locator(".travel [role=alert]")).to_contain_text("at must be an integer between 0 and 2048")
     page.faults[:] = [fault for fault in page.faults if "400" not in fault]  # the console reports the response
 
 

@@ -167,7 +167,9 @@ def test_a_conversation_in_a_terminal():
 
 
 def test_the_best_weights_of_a_run_answer(typed, spoken):
-    assert typed("1+1=\n", spoken, "--best", "--max-tokens", 3)[0] == 0
+    status, out, _ = typed("1+1=\n", spoken, "--best", "--max-tokens", 3)
+    assert status == 0
+    assert typed("1+1=\n", spoken / "best", "--max-tokens", 3)[:2] == (0, out)
     status, _, err = typed("1+1=\n", "tiny", "--best")
     assert status == 2
     assert "--best needs a run, got tiny" in err

@@ -1,5 +1,9 @@
+import json
+import types
+
 import pytest
 
+from operant import doors
 from operant.doors import Call, DoorError
 
 
@@ -42,3 +46,23 @@ def test_several_calls_in_a_text_and_repeated_parameters_are_rejected(text, reas
 def test_parameters_are_bound_to_what_is_found():
     assert Call.of("json:dumps(indent=1)").load(expected="a function")([1]) == "[\n 1\n]"
     assert Call.of("json:dumps").load(expected="a function")([1]) == "[1]"
+
+
+def test_the_place_of_an_error_is_the_last_line_of_the_users_file(file_of_errors):
+    for name, line in (("direct", 2), ("indirect", 8)):
+        with pytest.raises((ZeroDivisionError, json.JSONDecodeError)) as caught:
+            getattr(file_of_errors, name)()
+        assert doors.place_of_error(caught.value, __file__) == f"{file_of_errors.__file__}, line {line}"
+    with pytest.raises(ValueError, match="here") as caught:
+        raise ValueError("in the calling file, here")
+    assert doors.place_of_error(caught.value, __file__) == ""
+
+
+@pytest.fixture
+def file_of_errors(tmp_path):
+    path = tmp_path / "errors.py"
+    path.write_text("def direct():\n    1 / 0\n\n\nimport json\n\n\ndef indirect(): return json.loads('{')\n")
+    module = types.ModuleType("errors")
+    module.__file__ = str(path)
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))  # noqa: S102 - as an import
+    return module

@@ -229,3 +229,32 @@ def test_the_digest_of_a_script_is_that_of_its_start(tmp_path):
     )
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert result.stdout.splitlines() == [f"{script}:A True", f"['task {script} has changed']"], result.stderr
+
+
+NAMED = """
+from operant import doors
+
+def top():
+    pass
+
+if __name__ == "__main__":
+    def under_the_guard():
+        pass
+
+    class Both:
+        pass
+
+    print(doors.named(top), doors.named(under_the_guard), doors.named([Both]))
+"""
+
+
+def test_what_an_import_of_the_script_would_skip_is_held_as_an_object(tmp_path):
+    (script := tmp_path / "script.py").write_text(NAMED)
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert result.stdout.split() == [f"{script}:top", "object:under_the_guard_1", "['object:Both_2']"], result.stderr
+
+
+def test_what_a_session_without_a_file_defines_is_held_as_an_object():
+    text = "from operant import doors\nclass Cell: pass\nprint(doors.named(Cell), doors.named(len))"
+    result = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, check=False)
+    assert result.stdout.split() == ["object:Cell_1", "builtins:len"], result.stderr

@@ -170,6 +170,21 @@ def test_functions_that_change_their_arguments_change_nothing_else():
     assert seen == [expected]
 
 
+def failing(completions, **_):
+    raise KeyError("gold")
+
+
+async def failing_later(completions, **_):
+    raise KeyError("gold")
+
+
+@pytest.mark.parametrize("function", [failing, failing_later])
+def test_exceptions_are_errors_with_file_and_line(function):
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError, match=rf"raised KeyError: 'gold' \(.*test_rewards\.py, line {line}\)$"):
+        ask(function)
+
+
 def test_exceptions_are_errors_that_name_the_function():
     def broken(**_):
         raise ZeroDivisionError("one by nought")

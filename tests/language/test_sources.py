@@ -190,6 +190,10 @@ def test_datasets_in_memory():
     assert rows_of(dataset) == rows_of(ROWS) == rows_of(iter(ROWS)) == ROWS
     parts = datasets.DatasetDict(train=dataset, test=dataset.select([1]))
     assert rows_of(parts, "test") == ROWS[1:]
+    with pytest.raises(
+        ValueError, match=r"no split .*, only 'prompt', 'answer': if these are columns, pass datasets\.Data"
+    ):
+        list(read({"prompt": ["a"], "answer": ["b"]}, split="train"))
     with pytest.raises(ValueError, match=r"the data has no split 'dev', only 'train', 'test': rename"):
         rows_of(parts, "dev")
 

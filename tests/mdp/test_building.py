@@ -262,6 +262,22 @@ class TestTable:
         assert mdp.terminates.tolist() == [False, True, False]
         assert not MDP.from_table(str(path), terminal=[1]).feasible[1].any()
 
+    @pytest.mark.parametrize(
+        ("lines", "message"),
+        [
+            ("0,0,1,1,5\n1,0,,1,1\n", r"line 3: column s' is empty, expected a number or a name"),
+            ("a,go,b,1,5\nb,,a,1,1\n", r"line 3: column a is empty"),
+            ("0,0,1,1,5\n10,0,2,1,1\n2,0,O,1,1\n", r"line 4 has 'O', but the states before are numbers, not names"),
+            ("a,go,b,1,5\nb,go,1,1,1\n", r"line 3 has '1', but the states before are names, not numbers"),
+            ("0,0,1,1,5\n1,x,0,1,1\n", r"line 3 has 'x', but the actions before are numbers, not names"),
+        ],
+    )
+    def test_a_mistyped_cell_does_not_rename_all_states(self, tmp_path, lines, message):
+        path = tmp_path / "model.csv"
+        path.write_text(f"s,a,s',p,r\n{lines}")
+        with pytest.raises(ValueError, match=rf"model\.csv cannot be read as a table: {message}"):
+            MDP.from_table(path)
+
     def test_a_spreadsheet_marks_the_order_of_its_bytes(self, tmp_path):
         path = tmp_path / "model.csv"
         path.write_bytes("\ufeffs, a, s', p, r\r\n0,0,0,1,0\r\n".encode())

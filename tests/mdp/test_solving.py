@@ -1,4 +1,5 @@
 import itertools
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -7,7 +8,7 @@ from exact import assert_solved, optimum, random_models, rational_optimum, ratio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.mdp import MDP, policy_evaluation, relative_value_iteration, value_iteration
+from operant.mdp import MDP, policy_evaluation, relative_value_iteration, softmax_policy, value_iteration
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.solving import METHODS, solve
 from operant.mdp.undiscounted import ends
@@ -224,3 +225,26 @@ def test_a_solver_that_reaches_its_limit_warns(caplog):
     caplog.clear()
     assert value_iteration(lake, gamma=0.99).converged
     assert not caplog.text
+
+
+FROZEN = MDP.from_gymnasium("FrozenLake-v1")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: solve("FrozenLake-v1", gamma=0.9), "mdp must be a model, got 'FrozenLake-v1': create one by"),
+        (lambda: MDP.from_gymnasium(3), "env must be an environment or an id such as 'FrozenLake-v1', got 3"),
+        (lambda: solve(FROZEN, gamma="0.9"), "gamma is '0.9', expected a number between 0 and 1"),
+        (lambda: solve(FROZEN, gamma=0.9, tolerance=None), "tolerance is None, expected a positive number"),
+        (
+            lambda: value_iteration(FROZEN, gamma=0.9, max_iterations=1.5),
+            "max_iterations is 1.5, expected an integer of at least 1",
+        ),
+        (lambda: softmax_policy(FROZEN, np.zeros((2, 2))), "logits has shape (2, 2), expected (16, 4)"),
+        (lambda: softmax_policy(FROZEN, np.full((16, 4), np.nan)), "but one is NaN or +Inf"),
+    ],
+)
+def test_arguments_of_another_type_are_named(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()

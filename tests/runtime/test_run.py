@@ -181,7 +181,7 @@ def test_opening_what_is_no_run(tmp_path):
         with pytest.raises(RunError, match=f"is not the folder of a run: {message}"):
             Run.open(tmp_path / name)
     (run.path / "best").mkdir(exist_ok=True)
-    with pytest.raises(RunError, match="it is a part of the run"):
+    with pytest.raises(RunError, match=r"a part of the run .*, use that folder, with --best, in Python best=True"):
         Run.open(run.path / "best")
 
 

@@ -2,6 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 
 import operant
 from operant.cli.arguments import parse
@@ -128,3 +129,15 @@ def test_absurdly_many_seeds_are_rejected_before_they_fill_the_memory():
         counted_seeds(0, 10**9)
     with pytest.raises(ValueError, match="a run can have at most"):
         operant.train("ppo", "CartPole-v1", seeds=10**9)
+
+
+def test_a_device_of_torch_is_named():
+    assert Settings("ppo", "CartPole-v1", device=torch.device("cpu")).device == "cpu"
+    assert Settings("ppo", "CartPole-v1", device=torch.device("cuda", 1)).device == "cuda:1"
+    with pytest.raises(ValueError, match=r"device must be auto, cpu, .* got '3'"):
+        Settings("ppo", "CartPole-v1", device=3)
+
+
+def test_wrappers_other_than_names_are_rejected():
+    with pytest.raises(ValueError, match=r"expected a name with parameters or without, .*, got 3"):
+        Settings("ppo", "CartPole-v1", wrappers=(3,))

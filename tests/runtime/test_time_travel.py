@@ -136,7 +136,7 @@ def test_one_cannot_go_further_than_the_run(tmp_path):
     assert travel.end == 120
     assert travel.go(120).consumed == 120
     for at in (-1, 121):
-        with pytest.raises(ValueError, match=f"at must be between 0 and 120, the budget used by run, got {at}"):
+        with pytest.raises(ValueError, match=f"at must be an integer between 0 and 120, .*, got {at}"):
             travel.go(at)
     with pytest.raises(ValueError, match="has already used 120 of its budget"):
         TimeTravel(run, travel.learner)

@@ -91,7 +91,9 @@ def test_values_of_other_types_are_named(tmp_path):
         trained.predict(np.zeros(4, np.float32), seed_index="first")
     with pytest.raises(ValueError, match="memory is the hidden state of a recurrent policy, and this policy has none"):
         trained.predict(np.zeros(4, np.float32), np.zeros(8, np.float32))
-    with pytest.raises(ValueError, match="at must be between 0 and 320, the budget used by run, got 'start'"):
+    with pytest.raises(
+        ValueError, match="at must be an integer between 0 and 320, the budget used by run, got 'start'"
+    ):
         operant.load(tmp_path / "run", at="start")
     with pytest.raises(ValueError, match=r"the observation is a pair, as env\.reset\(\) returns: pass its first part"):
         trained.predict((np.zeros(4, np.float32), {}))

@@ -173,8 +173,8 @@ def test_a_task_without_frames_shows_its_observations(runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"at": 5000}, "at must be between 0 and 2048"),
-        ({"at": -1}, "at must be between 0 and 2048"),
+        ({"at": 5000}, "at must be an integer between 0 and 2048"),
+        ({"at": -1}, "at must be an integer between 0 and 2048"),
         ({"at": 1.5}, "at must be an integer, got 'to' and 1.5"),
         ({"at": True}, "must be an integer"),
         ({"at": 0, "way": "sideways"}, "way must be to, back or confirm"),

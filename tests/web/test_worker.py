@@ -25,6 +25,30 @@ def test_a_function_is_called(tmp_path):
         ("playground.read", {}, 400, "missing a required argument: 'drawing'"),
         ("playground.read", {"drawing": "S", "other": 1}, 400, "unexpected keyword argument 'other'"),
         ("playground.read", {"drawing": "S?G"}, 400, "line 1, column 2"),
+        ("playground.read", {"drawing": 3}, 400, "playground.read: drawing must be str, got 3"),
+        ("playground.exact", {"drawing": "S.G", "gamma": None}, 400, "gamma must be float, got None"),
+        (
+            "playground.frames",
+            {"drawing": "S.G", "algorithm": "q-learning", "gamma": 1, "seed": 1.5},
+            400,
+            "seed must be int",
+        ),
+        (
+            "playground.frames",
+            {"drawing": "S.G", "algorithm": "dyna-q", "gamma": 1, "planning_steps": 10**9},
+            400,
+            "planning_steps must be at most 50, got 1000000000",
+        ),
+        ("runs.compare", {"names": None}, 400, "names must be list[str], got None"),
+        ("runs.compare", {"names": ["a", 3]}, 400, "names must be list[str], got ['a', 3]"),
+        ("runs.compare", {"names": ["a"], "metric": 5}, 400, "metric must be str | None, got 5"),
+        ("explorables.draw", {"explorable": "gae", "values": [1]}, 400, "values must be dict[str, float], got [1]"),
+        (
+            "travel.go",
+            {"run": "a", "at": 1, "way": "up"},
+            400,
+            "way must be Literal['to', 'back', 'confirm'], got 'up'",
+        ),
     ],
 )
 def test_errors_are_reported(tmp_path, name, arguments, status, message):
@@ -33,10 +57,14 @@ def test_errors_are_reported(tmp_path, name, arguments, status, message):
     assert message in answer["error"]
 
 
-def test_an_internal_error_is_reported_and_the_worker_continues(tmp_path, capsys):
+def broken(runs):
+    return {"number": 1 / 0}
+
+
+def test_an_internal_error_is_reported_and_the_worker_continues(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(worker, "FUNCTIONS", {**worker.FUNCTIONS, "broken": f"{__name__}:broken"})
     lines = b"".join(
-        json.dumps(call).encode() + b"\n"
-        for call in (["playground.read", {"drawing": 3}], ["playground.read", {"drawing": "S.G"}])
+        json.dumps(call).encode() + b"\n" for call in (["broken", {}], ["playground.read", {"drawing": "S.G"}])
     )
     answers = io.BytesIO()
     worker.run(tmp_path, io.BytesIO(lines), answers)
@@ -57,3 +85,25 @@ def test_a_line_that_is_no_call(tmp_path, line):
 
 def test_numbers_that_json_lacks_become_null():
     assert worker._plain({"a": [float("nan"), 1.0, (float("inf"),)]}) == {"a": [None, 1.0, [None]]}
+
+
+def test_values_of_calls_are_compared_with_annotations():
+    fitting = [
+        (1, float),
+        (True, float),
+        ([1, None, 2.5], list[float]),
+        ({"a": [0.5]}, dict[str, list[float]]),
+        (None, int | None),
+    ]
+    for value, kind in fitting:
+        assert worker._fits(value, kind), (value, kind)
+    for value, kind in [
+        (1.0, int),
+        (True, int),
+        ("1", float),
+        ([1], dict[str, float]),
+        ({}, str),
+        (None, str),
+        (["a"], list[int]),
+    ]:
+        assert not worker._fits(value, kind), (value, kind)

@@ -117,13 +117,15 @@ def _load_model(options: ChatOptions, name: str, index: int, device: str) -> "Ch
     from operant.language.inputs import MODEL
     from operant.runtime.run import Run
 
-    folder = Path(name).expanduser()
+    folder, best = Path(name).expanduser(), options.best
+    if folder.name == "best" and is_run(folder.parent):
+        name, folder, best = str(folder.parent), folder.parent, True
     if is_run(folder):
         Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
     try:
         return find_chat_model(
-            name, index=index, device=device, remote_code=options.remote_code, in_turns=in_turns, best=options.best
+            name, index=index, device=device, remote_code=options.remote_code, in_turns=in_turns, best=best
         )
     except ValueError as error:  # it names the flag of training
         raise ValueError(str(error).removeprefix("--model ")) from error

@@ -3,7 +3,6 @@
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.factory import Experiment, assemble
-from operant.control.idle import warn_of_idle
 from operant.control.ppo import PPO, PPOConfig
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from operant.control.reinforce import Reinforce, ReinforceConfig
@@ -35,5 +34,4 @@ __all__ = [
     "TRPOConfig",
     "assemble",
     "configuration",
-    "warn_of_idle",
 ]

@@ -5,7 +5,7 @@ once per process, as the module `operant.doors.<folder>.<file>`, so it does not 
 other processes can import it by that name, too. This package has no heavy imports.
 """
 
-from operant.doors.calls import Call, chosen, require_arguments
+from operant.doors.calls import Call, chosen, place_of_error, require_arguments
 from operant.doors.importing import is_built_in, is_installed, script_digest
 from operant.doors.naming import (
     Place,
@@ -49,6 +49,7 @@ __all__ = [
     "names_in",
     "own",
     "place_of",
+    "place_of_error",
     "refresh",
     "require_arguments",
     "script_digest",

@@ -2,11 +2,13 @@
 
 import ast
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from operant.doors.naming import DoorError, load
 
@@ -34,6 +36,8 @@ class Call:
         Raises:
             DoorError: if the syntax is wrong, or a parameter is not a Python literal.
         """
+        if not isinstance(cast(object, text), str):
+            raise DoorError(f"expected a name with parameters or without, such as my.py:Bonus(scale=0.1), got {text!r}")
         match = _CALL.fullmatch(text)
         try:
             if match is None:
@@ -75,6 +79,22 @@ def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, 
     kind = group.removeprefix("operant.").removesuffix("s")
     require_arguments(function, f"{kind} {name}", arguments, expected)
     return function
+
+
+def place_of_error(error: BaseException, caller: str) -> str:
+    """Return file and line of the user's code that raised an error, or that called the code that did.
+
+    Args:
+        error: the error, with its traceback.
+        caller: file that called the user's code.
+
+    Returns:
+        `my.py, line 3`; empty if the error is from before the call.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != caller]
+    frames = [frame for frame in frames if Path(frame.filename).parent.name not in ("asyncio", "futures")]
+    last = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"{last[-1].filename}, line {last[-1].lineno}" if last else ""
 
 
 def require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:

@@ -25,6 +25,7 @@ _named: dict[str, tuple[Any, str]] = {}
 """Classes and functions by the names of `name_of`, with the digest of their source: they are not imported again."""
 
 _SCRIPT = "__main__"
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class ChangedError(DoorError):
@@ -213,12 +214,34 @@ def named(value: Any) -> Any:
         return objects.hold(objects.object_of(value))
     if not (isinstance(value, type) or isroutine(value) or isinstance(value, partial)):
         return value
+    if _of_session(value):
+        return objects.hold(value)
     try:
         return name_of(value)
     except ChangedError:
         raise
     except DoorError:
         return objects.hold(value)
+
+
+def _of_session(thing: Any) -> bool:
+    """Whether only this process has something: a notebook's, or under the guard of a script, which imports skip."""
+    if getattr(thing, "__module__", None) != _SCRIPT:
+        return False
+    file = getattr(sys.modules.get(_SCRIPT), "__file__", None)
+    if file is None or not Path(file).is_file():
+        return True
+    name = str(getattr(thing, "__qualname__", "")).partition(".")[0]
+    return name in _guarded(Path(file)) and name not in _defined(Path(file), private=True)
+
+
+def _guarded(path: Path) -> list[str]:
+    """Return the classes and functions that a file defines under `if __name__ == "__main__":`."""
+    conditions = [node for node in _statements(path) if isinstance(node, ast.If)]
+    blocks = [
+        node.body for node in conditions if "__name__" in {getattr(part, "id", "") for part in ast.walk(node.test)}
+    ]
+    return [node.name for body in blocks for node in body if isinstance(node, _DEFINITIONS)]
 
 
 def _home(module: str) -> str:
@@ -298,14 +321,18 @@ def _unreadable(text: str, expected: str) -> str:
     return f"{text!r} names nothing: expected {expected}, as path/to/file.py:Name or package.module:Name"
 
 
-def _defined(path: Path) -> list[str]:
+def _defined(path: Path, *, private: bool = False) -> list[str]:
     """Return the classes and functions that a file defines, without running it."""
+    found = [node.name for node in _statements(path) if isinstance(node, _DEFINITIONS)]
+    return [name for name in found if private or not name.startswith("_")]
+
+
+def _statements(path: Path) -> list[ast.stmt]:
+    """Return the statements at the top of a file; none if it is not Python."""
     try:
-        tree = ast.parse(path.read_bytes())
+        return ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError):
         return []
-    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
 
 
 def _names(found: Any) -> list[str]:

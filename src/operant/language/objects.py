@@ -124,6 +124,8 @@ def model_folder(model: Any, tokenizer: Tokenizer | None, folder: Path) -> Path:
         )
     if tokenizer is None:
         raise ValueError("a model object needs its tokenizer: pass tokenizer=..., or the folder of both")
+    if not hasattr(tokenizer, "save_pretrained"):
+        raise ValueError(f"tokenizer must be one of transformers, got {tokenizer!r:.80}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "model"

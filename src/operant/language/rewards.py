@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from operant import doors
 from operant.language.sandbox import SandboxError
 from operant.tensors import floats
 
@@ -298,7 +299,8 @@ def _ask(name: str, function: RewardFunction, accepted: set[str] | None, given: 
     except SandboxError as error:  # names file, line and exception
         raise RewardError(f"the reward function {name} failed: {error}") from error
     except Exception as error:
-        raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}") from error
+        place = f" ({at})" if (at := doors.place_of_error(error, __file__)) else ""
+        raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}{place}") from error
 
 
 def _copied(value: Any) -> Any:

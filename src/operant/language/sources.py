@@ -120,6 +120,11 @@ def _pruned(value: Any, inside: bool) -> Any:
     return {key: _pruned(one, inside) for key, one in given.items() if one is not None or not inside}
 
 
+def _is_column(part: Any) -> bool:
+    """Return whether a list contains values of a column, not rows."""
+    return isinstance(part, list | tuple) and not any(isinstance(row, Mapping) for row in cast(list[Any], part))
+
+
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
     """Return a split, by one of its usual names."""
     names = (split, *OTHER_NAMES.get(split, ()))
@@ -128,7 +133,9 @@ def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
             return parts[known]
     expected = " or ".join(map(repr, names))
     fix = "rename one of them"
-    if split == "test":
+    if parts and all(map(_is_column, parts.values())):
+        fix = "if these are columns, pass datasets.Dataset.from_dict(...), or a list of dictionaries"
+    elif split == "test":
         fix = 'pass held-out data, as of `data["train"].train_test_split(test_size=0.1)`, or leave eval_dataset out'
     raise ValueError(f"{name} has no split {expected}, only {', '.join(map(repr, parts))}: {fix}")
 

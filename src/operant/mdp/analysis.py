@@ -64,8 +64,17 @@ def enumerate_policies(mdp: MDP, *, limit: int = 1_000_000) -> Iterator[Ints]:
 
 
 def softmax_policy(mdp: MDP, logits: ArrayLike) -> Floats:
-    """Return `π(a|s) = exp θ(s, a) / Σ_b exp θ(s, b)` over feasible actions, `[S, A]`; 0 in terminal states."""
-    scores = np.where(mdp.feasible, floats(logits, "logits"), -np.inf)
+    """Return `π(a|s) = exp θ(s, a) / Σ_b exp θ(s, b)` over feasible actions, `[S, A]`; 0 in terminal states.
+
+    Raises:
+        ValueError: if `logits` has another shape, or is NaN or +Inf for a feasible action.
+    """
+    given = floats(logits, "logits")
+    if given.shape != mdp.feasible.shape:
+        raise ValueError(f"logits has shape {given.shape}, expected {mdp.feasible.shape}, (states, actions)")
+    if not (given[mdp.feasible] < np.inf).all():
+        raise ValueError("logits must be below infinity for feasible actions, but one is NaN or +Inf")
+    scores = np.where(mdp.feasible, given, -np.inf)
     scores[mdp.terminal] = 0.0
     return _softmax(scores, axis=1) * mdp.feasible
 

@@ -49,6 +49,8 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
             return read_gymnasium(instance)
         finally:
             instance.close()
+    if not isinstance(cast(object, env), gymnasium.Env):
+        raise ValueError(f"env must be an environment or an id such as 'FrozenLake-v1', got {env!r:.80}")
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
     limit, unwrapped = tables.step_limit(env), env.unwrapped
@@ -306,6 +308,12 @@ def _named_columns(names: Sequence[str], lines: Mapping[int, Sequence[str]]) -> 
             if not _is_number(cell):
                 raise ValueError(f"line {number}: column {name} is {cell!r}, expected a number")
         columns[name] = np.array(cells[name], np.float64)
+    for name in names[:3]:
+        for number, cell in zip(lines, cells[name], strict=True):
+            if not cell:
+                raise ValueError(f"line {number}: column {name} is empty, expected a number or a name")
+    _require_alike(lines, [*zip(cells["s"], cells["s'"], strict=True)], "states")
+    _require_alike(lines, [(cell,) for cell in cells["a"]], "actions")
     pairs = [cell for both in zip(cells["s"], cells["s'"], strict=True) for cell in both]
     states, actions = (
         [] if all(map(_is_number, values)) else list(dict.fromkeys(values)) for values in (pairs, cells["a"])
@@ -314,6 +322,16 @@ def _named_columns(names: Sequence[str], lines: Mapping[int, Sequence[str]]) -> 
         indices = {word: i for i, word in enumerate(known)}
         columns[name] = np.array([indices[cell] if known else float(cell) for cell in cells[name]])
     return Table({name: columns[name] for name in names}, tuple(states), tuple(actions))
+
+
+def _require_alike(numbers: Iterable[int], rows: Sequence[tuple[str, ...]], what: str) -> None:
+    """Check that all states or all actions are numbers, or none: a typing error would rename all of them."""
+    first = _is_number(rows[0][0])
+    for number, row in zip(numbers, rows, strict=True):
+        for cell in row:
+            if _is_number(cell) is not first:
+                kinds = ("numbers", "names") if first else ("names", "numbers")
+                raise ValueError(f"line {number} has {cell!r}, but the {what} before are {kinds[0]}, not {kinds[1]}")
 
 
 def _is_number(cell: str) -> bool:

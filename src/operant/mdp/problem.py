@@ -18,7 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self, TypeVar, TypeVarTuple
+from numbers import Integral, Real
+from typing import Self, TypeVar, TypeVarTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,17 +46,17 @@ ROWS_PER_THREAD = 100_000
 
 def check_gamma(gamma: float) -> float:
     """Return a discount factor, or raise ValueError if it is not between 0 and 1."""
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma is {gamma}, expected a number between 0 and 1")
+    if not isinstance(cast(object, gamma), Real) or not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma!r}, expected a number between 0 and 1")
     return float(gamma)
 
 
 def check_tolerance(tolerance: float, max_iterations: int) -> None:
     """Raise ValueError unless these are valid stopping criteria."""
-    if not 0 < tolerance < np.inf:
-        raise ValueError(f"tolerance is {tolerance}, expected a positive number")
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations is {max_iterations}, expected at least 1")
+    if not isinstance(cast(object, tolerance), Real) or not 0 < tolerance < np.inf:
+        raise ValueError(f"tolerance is {tolerance!r}, expected a positive number")
+    if not isinstance(cast(object, max_iterations), Integral) or max_iterations < 1:
+        raise ValueError(f"max_iterations is {max_iterations!r}, expected an integer of at least 1")
 
 
 def warn_of_limit(max_iterations: int, tolerance: float) -> None:

@@ -1,7 +1,7 @@
 """Automatic choice of the solver."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from operant.mdp.linear_programming import linear_programming
 from operant.mdp.model import MDP
@@ -53,6 +53,10 @@ def solve(
         ValueError: if the method is unknown, an argument is out of range, or `gamma` is 1 and from some state no policy
             ends the episode.
     """
+    if not isinstance(cast(object, mdp), MDP):
+        raise ValueError(
+            f"mdp must be a model, got {mdp!r:.80}: create one by MDP.from_gymnasium, from_table or from_dict"
+        )
     if method == "auto":
         method = "policy-iteration" if mdp.states <= DIRECT_UP_TO else "inexact-policy-iteration"
     if method not in METHODS:

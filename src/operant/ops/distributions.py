@@ -15,6 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import log_softmax, logsigmoid, softmax
 
+from operant.ops.shapes import require_shape
+
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -133,7 +135,12 @@ def state_dependent_noise(features: Float[Tensor, "*B L"], weights: Float[Tensor
 def gaussian_log_prob(
     mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], actions: Float[Tensor, "*B A"]
 ) -> Float[Tensor, "*B"]:
-    """Compute the log-density of `actions`, summed over the A independent dimensions."""
+    """Compute the log-density of `actions`, summed over the A independent dimensions.
+
+    Raises:
+        ValueError: if `actions` has another shape than `mean`.
+    """
+    require_shape(mean.shape, "mean", actions=actions)
     return _log_density((actions - mean) * (-log_std).exp(), log_std)
 
 

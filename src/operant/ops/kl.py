@@ -97,7 +97,11 @@ def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B 
 
     Returns:
         `[...]` divergences.
+
+    Raises:
+        ValueError: if shapes differ.
     """
+    require_shape(logits_p.shape, "logits_p", logits_q=logits_q)
     log_p = logits_p.log_softmax(-1)
     return _expectation(log_p, log_p - logits_q.log_softmax(-1))
 
@@ -111,7 +115,11 @@ def cross_entropy(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A
 
     Returns:
         `[...]` cross-entropies. Actions with probability 0 under p add 0.
+
+    Raises:
+        ValueError: if shapes differ.
     """
+    require_shape(logits_p.shape, "logits_p", logits_q=logits_q)
     return -_expectation(logits_p.log_softmax(-1), logits_q.log_softmax(-1))
 
 

@@ -41,7 +41,7 @@ def gaussian_mixture_log_prob(
         log_std: Log standard deviations of the components.
         values: Points, A numbers each.
     """
-    components = gaussian_log_prob(mean, log_std, values.unsqueeze(-2))
+    components = gaussian_log_prob(mean, log_std, values.unsqueeze(-2).expand_as(mean))
     return (log_softmax(logits, -1) + components).logsumexp(-1)
 
 

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from operant.ops.shapes import require_shape
+
 
 def weighted_mean(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None = None) -> Float[Tensor, "*B"]:
     """Return the mean over the last dimension; 0 where all weights are 0.
@@ -15,9 +17,13 @@ def weighted_mean(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] 
     Args:
         values: `[..., M]`.
         weights: `[..., M]`; None weighs all samples equally.
+
+    Raises:
+        ValueError: if shapes differ.
     """
     if weights is None:
         return values.mean(-1)
+    require_shape(values.shape, "values", weights=weights)
     return (values * weights).sum(-1) / weights.sum(-1).clamp(min=1e-8)
 
 
@@ -77,7 +83,11 @@ def explained_variance(
     """Return `1 - Var[targets - predictions] / Var[targets]`: 1 is perfect, 0 no better than a constant.
 
     NaN where all targets are equal.
+
+    Raises:
+        ValueError: if shapes differ.
     """
+    require_shape(targets.shape, "targets", predictions=predictions)
     total = weighted_mean(_centered(targets, weights).square(), weights)
     unexplained = weighted_mean(_centered(targets - predictions, weights).square(), weights)
     return (1 - unexplained / total).masked_fill(total == 0, float("nan"))

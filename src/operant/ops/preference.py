@@ -15,6 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
+from operant.ops.shapes import require_shape
+
 
 def bradley_terry(
     chosen: Float[Tensor, "*B"],
@@ -37,7 +39,11 @@ def bradley_terry(
 
     Returns:
         One loss per pair.
+
+    Raises:
+        ValueError: If shapes differ.
     """
+    require_shape(chosen.shape, "chosen", rejected=rejected)
     difference = chosen - rejected
     return -logsigmoid(difference if margin is None else difference - margin)
 
@@ -56,8 +62,9 @@ def plackett_luce(scores: Float[Tensor, "*B K"], ranking: Int64[Tensor, "*B K"])
         One loss per ranking.
 
     Raises:
-        ValueError: If a row of `ranking` is not a permutation of 0 .. K-1.
+        ValueError: If a row of `ranking` is not a permutation of 0 .. K-1, or shapes differ.
     """
+    require_shape(scores.shape, "scores", ranking=ranking)
     count = scores.shape[-1]
     broken = (ranking.sort(-1).values != torch.arange(count, device=ranking.device)).any(-1)
     if broken.any():
@@ -108,8 +115,10 @@ def dpo(
         One loss per pair.
 
     Raises:
-        ValueError: If `kind` is unknown, or `beta` or `label_smoothing` is out of range.
+        ValueError: If `kind` is unknown, `beta` or `label_smoothing` is out of range, or shapes differ.
     """
+    others = {"policy_rejected": policy_rejected, "ref_chosen": ref_chosen, "ref_rejected": ref_rejected}
+    require_shape(policy_chosen.shape, "policy_chosen", **others)
     _check_dpo(beta, label_smoothing, kind)
     log_ratio = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
     if kind == "ipo":

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from operant.ops.shapes import require_shape
+
 
 def signed_hyperbolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tensor, "*B"]:
     r"""Squash values by h(x) = sign(x) (sqrt(|x| + 1) - 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593, eq. 3).
@@ -146,8 +148,9 @@ def two_hot_loss(
         Losses of each element, at least the entropy of the two weights.
 
     Raises:
-        ValueError: if the support has fewer than two atoms.
+        ValueError: if the support has fewer than two atoms, or `target` has another shape than `logits` without atoms.
     """
+    require_shape(logits.shape[:-1], "logits without the atoms", target=target)
     return -(two_hot(target, support) * logits.log_softmax(-1)).sum(-1)
 
 

@@ -4,7 +4,6 @@ import inspect
 import logging
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from operant import doors
 from operant.runtime.outcome import Outcome
 from operant.runtime.run import Run
 
@@ -299,9 +299,6 @@ def _copied(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _place(error: BaseException, method: Callable[..., Any]) -> str:
     """Return file and line of the user's code that raised an error, or that called the code that did."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    if not frames:
-        code = getattr(method, "__code__", None)
-        return f"{code.co_filename}, line {code.co_firstlineno}" if code else "unknown location"
-    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
-    return f"{last.filename}, line {last.lineno}"
+    code = getattr(method, "__code__", None)
+    start = f"{code.co_filename}, line {code.co_firstlineno}" if code else "unknown location"
+    return doors.place_of_error(error, __file__) or start

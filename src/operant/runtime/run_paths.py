@@ -57,7 +57,8 @@ def no_run(path: Path, error: OSError) -> str:
     near = nearest_run(path)
     hint = "" if near is None or near.resolve() == path else f"; did you mean {near}?"
     if path.exists() and (around := next(filter(is_run, path.parents), None)):
-        return f"it is a part of the run {around}, use that folder"
+        best = ", with --best, in Python best=True" if path.name == "best" else ""
+        return f"it is a part of the run {around}, use that folder{best}"
     if not path.is_dir():
         return "it is a file" if path.exists() else f"there is no such folder{hint}"
     if inside := sorted(file.parent.name for file in path.glob("*/config.toml")):

@@ -160,6 +160,8 @@ class Settings:
         for name, value in vars(self).items():
             if isinstance(value, np.generic):
                 object.__setattr__(self, name, value.item())
+        if not isinstance(vars(self)["device"], str):  # such as torch.device("cpu")
+            object.__setattr__(self, "device", str(self.device))
         require(self)
         task = vars(self)["task"]
         if not isinstance(task, str):

@@ -164,7 +164,9 @@ class TimeTravel:
         """
         end = self.end
         if not isinstance(cast(object, at), Integral) or not 0 <= at <= end:
-            raise ValueError(f"at must be between 0 and {end}, the budget used by {self._run.path.name}, got {at!r}")
+            raise ValueError(
+                f"at must be an integer between 0 and {end}, the budget used by {self._run.path.name}, got {at!r}"
+            )
         self._recorded, self._budgets = hashes(self._run), _budgets(self._run)
         target = next((after for after, before in self._before.items() if before < at <= after), at)
         self._begin(target)

@@ -386,5 +386,7 @@ def learner_for(
     if isinstance(source, Arms) != (entry.family == "bandit"):
         needed = "Arms" if entry.family == "bandit" else "an MDP or a BatchEnv"
         raise ValueError(f"{algorithm} needs {needed} as its source, got {type(source).__name__}")
+    if not isinstance(cast(object, seeds), Sequence | np.ndarray):
+        raise ValueError(f"seeds must be a list of integers, such as range(3), got {seeds!r}")
     config = configuration(entry, "", **values)
     return learner_kind(entry, config)(config, source, seeds=seeds, budget=budget)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast, get_args, get_type_hints
 
 from operant.catalog.names import hint
-from operant.control.idle import CONDITIONS, Condition
+from operant.runtime.idle import CONDITIONS, Condition
 from operant.runtime.tables import NONE, from_table
 from operant.tuning.limits import fits
 
@@ -181,8 +181,6 @@ Space = Mapping[str, Dimension]
 
 _CONDITIONS = (
     *CONDITIONS,
-    Condition(("step_size",), "step_size_schedule", ("visits",), "constant"),
-    Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "linear"),
     Condition(("epsilon", "epsilon_high", "objective"), "step", ("vpg", "trpo"), "ppo"),
     Condition(("epsilon", "epsilon_high"), "objective", ("penalty",), "clip"),
     Condition(("ent_coef",), "step", ("trpo",), "ppo"),

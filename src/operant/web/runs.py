@@ -224,7 +224,7 @@ def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(head).get("settings")
     except tomllib.TOMLDecodeError:  # a string in the settings may contain the header
-        settings = tomllib.loads(text).get("settings") if cut else None
+        settings = _toml(path, text).get("settings") if cut else None
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
     return cast(dict[str, Any], settings)
@@ -242,8 +242,15 @@ def tables_of(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _tables(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
-    tables = tomllib.loads(read_regular(path).decode())
+    tables = _toml(path, read_regular(path).decode())
     return {name: _plain(tables.get(name, {})) for name in ("settings", "config")}
+
+
+def _toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no TOML: {error}") from error
 
 
 def _facts(path: Path) -> dict[str, Any]:

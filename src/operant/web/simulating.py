@@ -21,6 +21,8 @@ MOST_FRAMES = 1_500
 """Maximum number of frames of a recording; beyond it, frames are dropped evenly."""
 FIRST_FRAMES = 40
 """Number of first frames that are never dropped."""
+MOST_PLANNING = 50
+"""Maximum number of planning steps per environment step."""
 MOST_BUDGET = 5_000_000
 """Maximum number of environment steps of a learner."""
 
@@ -148,6 +150,8 @@ def learn(
         raise ValueError(
             f"stride and count must be at least 1 with at most {MOST_BUDGET} steps in total, got {stride} and {count}"
         )
+    if chosen.get("planning_steps", 0) > MOST_PLANNING:
+        raise ValueError(f"planning_steps must be at most {MOST_PLANNING}, got {chosen['planning_steps']}")
     names = (*LEARNERS[algorithm], "initial_value")
     values: dict[str, Any] = {"gamma": gamma, **{FIELDS.get(name, name): chosen[name] for name in names}}
     count = min(count, MOST_FRAMES, max(FIRST_FRAMES, MOST_NUMBERS // (model.states * model.actions)))

@@ -10,10 +10,11 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from types import NoneType, UnionType
+from typing import Any, BinaryIO, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from operant.web.workers import HEADER, NotFoundError
 
@@ -76,6 +77,9 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
             inspect.signature(found).bind(runs, **arguments)
         except TypeError as error:
             return 400, _error(f"{name}: {error}")
+        for argument, kind in get_type_hints(found).items():
+            if argument in arguments and not _fits(arguments[argument], kind):
+                return 400, _error(f"{name}: {argument} must be {_named(kind)}, got {arguments[argument]!r:.80}")
         return 200, json.dumps(_plain(found(runs, **arguments)), allow_nan=False).encode()
     except NotFoundError as error:
         return 404, _error(str(error))
@@ -86,6 +90,28 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
         if not expected:
             traceback.print_exc()
         return 409 if expected else 500, _error(str(error) if expected else f"{type(error).__name__}: {error}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value of JSON has the type of an annotation; integers are also floats, and null in lists NaN."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is Any or origin is Literal:
+        return kind is Any or value in parts
+    if isinstance(value, Mapping):
+        keyed = isinstance(origin, type) and issubclass(origin, Mapping)
+        return keyed and all(_fits(item, parts[1]) for item in cast(Mapping[str, Any], value).values())
+    if isinstance(value, list):
+        listed = isinstance(origin, type) and issubclass(origin, Sequence)
+        return listed and all(item is None or _fits(item, parts[0]) for item in cast(list[Any], value))
+    if kind is float:
+        return isinstance(value, int | float)
+    return type(value) is (NoneType if kind is None else kind)
+
+
+def _named(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
 
 
 def _error(message: str) -> bytes:

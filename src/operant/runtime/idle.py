@@ -43,6 +43,14 @@ CONDITIONS = (
     Condition(("max_considered_actions", "value_scale"), "search", ("puct",), "gumbel"),
     Condition(("num_elites",), "planner", ("mppi",), "cem"),
     Condition(("planning_temperature",), "planner", ("cem",), "mppi"),
+    Condition(("step_size",), "step_size_schedule", ("visits",), "constant"),
+    Condition(("step_size_final",), "step_size_schedule", ("constant", "visits"), "exponential"),
+    Condition(("step_size_span",), "step_size_schedule", ("constant", "exponential", "visits"), "linear"),
+    Condition(("step_size_factor",), "step_size_schedule", ("constant", "linear", "visits"), "exponential"),
+    Condition(("step_size_power",), "step_size_schedule", ("constant", "linear", "exponential"), "visits"),
+    Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "exponential"),
+    Condition(("exploration_span",), "exploration_schedule", ("constant", "exponential"), "linear"),
+    Condition(("exploration_factor",), "exploration_schedule", ("constant", "linear"), "exponential"),
 )
 
 

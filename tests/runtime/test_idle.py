@@ -2,13 +2,34 @@ import pytest
 
 import operant
 from operant import catalog
-from operant.control.idle import CONDITIONS, warn_of_idle
+from operant.runtime.idle import CONDITIONS, warn_of_idle
 
 
 @pytest.mark.parametrize(
     ("algorithm", "task", "values", "said"),
     [
         ("a2c", "LunarLander-v3", {"gae_lambda": 0.5}, "a2c: gae_lambda=0.5 has no effect with estimator=n-step"),
+        (
+            "q-learning",
+            "FrozenLake-v1",
+            {"step_size": 0.05},
+            "step_size=0.05 has no effect with step_size_schedule=visits: leave it out, or set step_size_schedule",
+        ),
+        ("q-learning", "FrozenLake-v1", {"step_size": 0.05, "step_size_schedule": "constant"}, ""),
+        (
+            "monte-carlo-prediction",
+            "operant/RandomWalk5-v0",
+            {"step_size": 0.05},
+            "step_size=0.05 has no effect with step_size_schedule=visits",
+        ),
+        (
+            "sarsa",
+            "CliffWalking-v1",
+            {"exploration_factor": 0.2},
+            "exploration_factor=0.2 has no effect with exploration_schedule=constant",
+        ),
+        ("sarsa", "CliffWalking-v1", {"step_size_power": 0.7}, "step_size_power=0.7 has no effect with"),
+        ("sarsa", "CliffWalking-v1", {"step_size_power": 0.7, "step_size_schedule": "visits"}, ""),
         ("a2c", "CartPole-v1", {"n_step": 3}, "a2c: n_step=3 has no effect with estimator=gae"),
         ("reinforce", "CartPole-v1", {"gae_lambda": 0.5}, "gae_lambda=0.5 has no effect with advantage_kind=total"),
         (
@@ -84,8 +105,8 @@ def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said
 
 
 def test_no_default_or_preset_is_named(caplog):
-    for entry in catalog.CONTROL:
-        for task in ("CartPole-v1", "Pendulum-v1", "operant/Reach-v0", *entry.preset_values):
+    for entry in (*catalog.CONTROL, *catalog.TABULAR):
+        for task in ("CartPole-v1", "Pendulum-v1", "operant/Reach-v0", "FrozenLake-v1", *entry.preset_values):
             warn_of_idle(entry, task, operant.configure(entry.name, task))
     assert not caplog.records
 
@@ -94,7 +115,7 @@ def test_every_condition_is_of_fields_of_an_algorithm():
     for condition in CONDITIONS:
         assert any(
             hasattr(entry.config_class, name) and hasattr(entry.config_class, condition.field)
-            for entry in catalog.CONTROL
+            for entry in (*catalog.CONTROL, *catalog.TABULAR)
             for name in condition.fields
         )
 
