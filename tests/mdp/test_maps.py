@@ -77,3 +77,11 @@ def test_exactly_one_source_is_needed(sources):
 def test_a_task_without_a_table_is_rejected():
     with pytest.raises(ValueError, match="CartPole"):
         maps.read("CartPole-v1")
+
+
+def test_errors_of_a_named_table_list_its_names(tmp_path):
+    path = tmp_path / "week.csv"
+    path.write_text("s,a,s',p,r\nhome,go,work,0.9,0\nwork,stay,home,1,1\n")
+    message = r"state 0, action 0: the probabilities sum to 0\.9, .*; states: 0 home, 1 work; actions: 0 go, 1 stay$"
+    with pytest.raises(ValueError, match=message):
+        maps.read(file=path)

@@ -59,6 +59,7 @@ def test_batches_and_prompts_may_be_arrays_and_iterators(trainer):
     [
         ({"learning_rate": -1e-4}, "learning_rate must be finite and not negative, got -0.0001"),
         ({"weight_decay": float("nan")}, "weight_decay must be finite and not negative, got nan"),
+        ({"learning_rate": "1e-4"}, "learning_rate must be finite and not negative, got '1e-4'"),
         ({"beta1": 1.0}, "beta1 and beta2 must be below 1 and eps above 0, got 1.0, 0.95 and 1e-12"),
         ({"eps": 0.0}, "eps above 0, got 0.9, 0.95 and 0.0"),
     ],
@@ -265,6 +266,19 @@ def test_prompts_fit_into_the_model(trainer):
     with pytest.raises(ValueError, match=f"prompt 0 has {context - 1} tokens and its completion up to 2, expected at "):
         trainer.sample([[4] * (context - 1)], 1, Sampling(2))
     assert len(trainer.sample([[4] * (context - 1)], 1, Sampling(1))[0][0].ids) == 1
+
+
+@pytest.mark.parametrize("prompts", [["7+8="], [1, 2]])
+def test_prompts_are_lists_of_token_ids(trainer, prompts):
+    with pytest.raises(ValueError, match=r"prompts must be lists of token ids, got .*: encode texts"):
+        trainer.sample(prompts, 1, Sampling(2))
+    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        trainer.sample([[1]], 0, Sampling(2))
+
+
+def test_a_model_object_is_no_name():
+    with pytest.raises(ValueError, match="model is of type Linear, expected a folder or a name"):
+        connect(model=torch.nn.Linear(1, 1))
 
 
 def test_wrong_states_are_named(trainer, tmp_path):

@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +59,8 @@ class Adam:
     def __post_init__(self) -> None:
         """Validate."""
         for name, value in vars(self).items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, got {value}")
+            if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {value!r}")
         if self.beta1 >= 1 or self.beta2 >= 1 or not self.eps:
             raise ValueError(
                 f"beta1 and beta2 must be below 1 and eps above 0, got {self.beta1}, {self.beta2} and {self.eps}"
@@ -256,7 +257,15 @@ class LocalTrainer:
         self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
     ) -> list[list[Completion]]:
         """See `Trainer`."""
-        prompts = [list(prompt) for prompt in prompts]
+        given: list[object] = list(prompts)
+        for prompt in given:
+            if isinstance(prompt, str | Integral):
+                raise ValueError(
+                    f"prompts must be lists of token ids, got {prompt!r:.80}: encode texts, and pass a list"
+                )
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        prompts = [list(prompt) for prompt in cast(list[Sequence[int]], given)]
         for index, prompt in enumerate(prompts):
             check_prompt(prompt, sampling.max_tokens, self.model.vocabulary, self.model.context, of=f"prompt {index}")
         if seed is None:
@@ -374,6 +383,11 @@ def connect(
         ValueError: there is no such model or device, or `model` is None and the service has several.
         ModuleNotFoundError: the address is of a service, and the extra `tinker` is missing.
     """
+    if not isinstance(cast(object, model), str | None):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, expected a folder or a name: save it with its tokenizer by "
+            "save_pretrained(folder)"
+        )
     if address is None:
         options = named(model or "tiny", lora_r)
         return closing(LocalTrainer(load(options, seed=seed, device=placed(options, device)), states, seed=seed))
