@@ -122,12 +122,12 @@ def plain_losses(model, batch, place):
         if t:
             latent, said = model.follow(latent, batch.actions[t - 1, :, place : place + 1])
             if batch.known[t - 1, 0, place]:
-                reward += share * float(model.loss(said, batch.rewards[t - 1, :, place]))
+                reward += share * float(model.loss(said, batch.rewards[t - 1, :, place : place + 1]))
         logits, said = model.predict(latent)
         if batch.acting[t, 0, place]:
             policy -= share * float((batch.policies[t, 0, place] * logits[0, 0].log_softmax(-1)).sum())
         if batch.known[t, 0, place]:
-            value += share * float(model.loss(said, batch.returns[t, :, place]))
+            value += share * float(model.loss(said, batch.returns[t, :, place : place + 1]))
     return policy, value, reward
 
 
