@@ -43,7 +43,12 @@ COLUMNS = 3
 """Number of columns of the figure."""
 ENOUGH = 3
 """Seeds of a mean that is drawn as a line; of fewer it is dotted."""
-RLHF_PRESETS = ("", "ziegler", "instructgpt", "huang", "vpg", "trpo")
+RLHF_PRESETS = {
+    "arithmetic": ("", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
+    "reverse": ("",),
+    "steps": ("",),
+}
+"""Presets of RLHF by task."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,10 @@ def _rows() -> Iterator[Row]:
         for preset in PRESETS:
             words = ("grpo", task, "--init", f"@{task}/sft", *(("--preset", preset) if preset else ()))
             yield Row(f"{task}/{preset or 'defaults'}", words, start=f"{task}/sft")
-    for preset in RLHF_PRESETS:
-        words = ("rlhf", "arithmetic", "--init", "@arithmetic/sft", *(("--preset", preset) if preset else ()))
-        yield Row(f"arithmetic/rlhf-{preset or 'defaults'}", words, start="arithmetic/sft")
+    for task, presets in RLHF_PRESETS.items():
+        for preset in presets:
+            words = ("rlhf", task, "--init", f"@{task}/sft", *(("--preset", preset) if preset else ()))
+            yield Row(f"{task}/rlhf-{preset or 'defaults'}", words, start=f"{task}/sft")
     process = ("grpo", "steps", "--init", "@steps/sft", "--supervision", "process")
     yield Row("steps/process", process, start="steps/sft")
     learned = (*process, "--reward-model", "@steps/process-reward-model")
