@@ -91,7 +91,7 @@ def require_kinds(progress: str, **arguments: Any) -> None:
             `report` no function.
     """
     require_mode(progress)
-    kinds: dict[str, tuple[type, ...]] = {"init": (str, Path), "bonus": (str, type, Sequence)}
+    kinds: dict[str, tuple[type, ...]] = {"init": (str, os.PathLike), "bonus": (str, type, Sequence)}
     for name, value in arguments.items():
         fits = isinstance(value, kinds[name]) if name in kinds else callable(value)
         if value is not None and not fits:
