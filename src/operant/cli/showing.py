@@ -66,10 +66,11 @@ def show(arguments: list[str]) -> int:
         index = _index(run, options.seed)
         view = view_of(trained.experiment, index)
         seed = run.settings.seeds[index]
+        starts = first_members(run.settings) if view.shape is None else (0, 0)
         _answer(
             options,
             facts | _record(view, seed),
-            f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view, first_members(run.settings))}",
+            f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view, starts)}",
         )
         if options.out is not None:
             picture(trained, index, options.out)
@@ -198,7 +199,7 @@ def _summary(run: "Run", facts: dict[str, Any]) -> str:
         "settings": run.path / "config.toml",
         "metrics": run.metrics_path,
         "evaluations": run.evaluations_path,
-        **({} if run.checkpoints.latest() is None else {"checkpoints": run.path / "checkpoints"}),
+        **({"checkpoints": run.path / "checkpoints"} if run.checkpoints.paths() else {}),
     }
     seeds = f"{len(every)}, from {every[0]}" if len(every) > 1 else str(every[0])
     rows = [
