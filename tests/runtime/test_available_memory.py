@@ -1,10 +1,11 @@
+import subprocess
 import sys
 
 import pytest
 import torch
 
 from operant.runtime import available_memory
-from operant.runtime.available_memory import available, left_to_group, require_memory, resident
+from operant.runtime.available_memory import available, left_to_group, require_memory
 
 
 def test_available_memory_is_reported():
@@ -15,10 +16,19 @@ def test_available_memory_is_reported():
         assert free is not None
 
 
-def test_the_memory_of_this_process_grows_by_what_it_holds():
-    before = resident()
-    held = torch.ones(2**25)
-    assert resident() - before >= 0.9 * held.nbytes or sys.platform != "linux"
+GROWTH = """
+import torch
+from operant.runtime.available_memory import resident
+before = resident()
+held = torch.ones(2**25)
+print((resident() - before) / held.nbytes)
+"""
+
+
+def test_the_memory_of_a_process_grows_by_what_it_holds():
+    """A new process measures: idle memory of an old one may be swapped out meanwhile."""
+    found = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
+    assert float(found.stdout) >= 0.9 or sys.platform != "linux"
 
 
 def test_too_large_an_allocation_is_rejected_with_a_fix():

@@ -78,6 +78,20 @@ def test_an_internal_error_is_reported_and_the_worker_continues(tmp_path, capsys
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_run_without_its_files_is_not_found_and_is_no_internal_error(tmp_path, capsys, monkeypatch):
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.toml").write_text('[settings]\nalgorithm = "q-learning"\n', encoding="utf-8")
+    status, found = call(tmp_path, "runs.show", run="half")
+    assert (status, found["error"]) == (404, f"{tmp_path / 'half' / 'run.json'} does not exist")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(worker, "FUNCTIONS", {**worker.FUNCTIONS, "missing": f"{__name__}:missing"})
+    assert call(tmp_path, "missing")[0] == 500, "a file of the library"
+
+
+def missing(runs):
+    return runs.with_name("elsewhere").read_text()
+
+
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'["playground.read"]'])
 def test_a_line_that_is_no_call(tmp_path, line):
     assert worker.answer(tmp_path, line)[0] == 400

@@ -81,15 +81,27 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
             if argument in arguments and not _fits(arguments[argument], kind):
                 return 400, _error(f"{name}: {argument} must be {_named(kind)}, got {arguments[argument]!r:.80}")
         return 200, json.dumps(_plain(found(runs, **arguments)), allow_nan=False).encode()
-    except NotFoundError as error:
-        return 404, _error(str(error))
     except Exception as error:
-        if type(error).__name__ != "ConflictError" and isinstance(error, ValueError):
-            return 400, _error(str(error))
-        expected = type(error).__name__ in EXPECTED
-        if not expected:
-            traceback.print_exc()
-        return 409 if expected else 500, _error(str(error) if expected else f"{type(error).__name__}: {error}")
+        return _failure(error, runs)
+
+
+def _failure(error: Exception, runs: Path) -> tuple[int, bytes]:
+    """Return the HTTP status and JSON for an exception; the traceback of an unexpected one is printed."""
+    kind = type(error).__name__
+    if isinstance(error, NotFoundError):
+        return 404, _error(str(error))
+    if isinstance(error, FileNotFoundError) and _is_below(error.filename, runs):  # such as a run deleted meanwhile
+        return 404, _error(f"{error.filename} does not exist")
+    if isinstance(error, ValueError) and kind != "ConflictError":
+        return 400, _error(str(error))
+    if kind in EXPECTED:
+        return 409, _error(str(error))
+    traceback.print_exception(error)
+    return 500, _error(f"{kind}: {error}")
+
+
+def _is_below(file: object, runs: Path) -> bool:
+    return isinstance(file, str | os.PathLike) and Path(file).is_relative_to(runs)
 
 
 def _fits(value: Any, kind: Any) -> bool:
