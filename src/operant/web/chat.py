@@ -29,6 +29,8 @@ MOST_TOKENS = 1024
 """Maximum number of tokens of an answer."""
 MOST_CHARACTERS = 20_000
 """Maximum number of characters of a conversation with its prompt."""
+MOST_SEED = 2**53 - 1
+"""Maximum seed, the largest integer that JavaScript represents exactly."""
 MOST_OPEN = 8
 """Number of answers in memory: those of two models to the latest prompts."""
 MOST_MODELS = 2
@@ -132,8 +134,8 @@ def _sampling(temperature: Any, top_p: Any, max_tokens: Any) -> Sampling:
 
 def _check(prompt: Any, before: Any, seed: Any, seed_index: Any) -> None:
     for name, value in (("seed", seed), ("seed_index", seed_index)):
-        if type(value) is not int or not 0 <= value < 1 << 53:
-            raise ValueError(f"{name} must be an integer of at least 0, got {value!r}")
+        if type(value) is not int or not 0 <= value <= MOST_SEED:
+            raise ValueError(f"{name} must be an integer from 0 to {MOST_SEED}, got {value!r}")
     turns = cast(list[Any], before) if isinstance(before, list) else [None]
     sides: list[Mapping[str, Any]] = [
         cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {} for turn in turns
