@@ -2,6 +2,7 @@ import json
 import logging
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +162,27 @@ def test_leftovers_are_cleaned_and_never_chosen(checkpoints):
         shutil.copytree(path, checkpoints.folder / name)
     assert checkpoints.latest() == (path, 1)
     checkpoints.clean()
+    assert names(checkpoints.folder) == [path.name]
+
+
+def test_a_checkpoint_that_was_about_to_be_replaced_is_restored_after_a_kill(checkpoints, monkeypatch):
+    path = checkpoints.save(state(1.0), 1)
+    rename = Path.rename
+
+    def killed(self, target):
+        if self.suffix == ".partial":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        checkpoints.save(state(2.0), 1, replace=True)
+    assert checkpoints.latest() is None
+    checkpoints.clean()
+    assert checkpoints.latest() == (path, 1)
+    assert load(path)["count"] == 1
+    assert checkpoints.save(state(2.0), 1, replace=True) == path
+    assert load(path)["count"] == 2
     assert names(checkpoints.folder) == [path.name]
 
 

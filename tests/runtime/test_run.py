@@ -292,6 +292,7 @@ def test_leftovers_of_killed_processes_go(run):
         run.path / f".run.json-{'0' * 16}",
         run.path / "eval" / f".samples.jsonl-{'a' * 16}",
         run.path / "best" / ".step_000000000100.partial" / "state.json",
+        run.path / "best" / "seed_0" / ".step_000000000100.partial" / "state.json",
         run.path / "checkpoints" / ".step_000000000100.removed" / "state.json",
     ]
     for path in leftovers:

@@ -2,9 +2,10 @@
 
 A checkpoint is a folder `step_<consumed>` with `state.safetensors` (the tensors), `state.json` (everything else)
 and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, flushed to disk
-and renamed, so it is complete or absent. Equal states give equal bytes: no time or host is stored. Tensors that share
-memory are stored separately. Nothing is pickled, so loading runs no code. Replay buffers, which change little between
-checkpoints, are stored in shared segments (`operant.runtime.segments`).
+and renamed, so it is complete or absent; a checkpoint that it replaces is restored if the process is killed between two
+renames. Equal states give equal bytes: no time or host is stored. Tensors that share memory are stored separately.
+Nothing is pickled, so loading runs no code. Replay buffers, which change little between checkpoints, are stored in
+shared segments (`operant.runtime.segments`).
 
 A state with NaN or Inf in a tensor is moved to `quarantine/` and never replaces a valid checkpoint. Values that may be
 NaN or Inf (a best score so far, a mean over no episodes) must be under a key named `statistics`, which is not checked;
@@ -42,6 +43,8 @@ _NAME = re.compile(r"step_(\d{12,})")
 _UNEXAMINED = re.compile(r"/(statistics|env/obs)(/|$)")
 _FILES = ("state.safetensors", "state.json")
 _MARGIN = 1 << 20
+_REPLACED = ".replaced"
+"""Suffix of a checkpoint that another one of the same budget is about to replace."""
 
 
 class CheckpointError(Exception):
@@ -152,7 +155,11 @@ class Checkpoints:
     def clean(self) -> None:
         """Remove temporary files of an interrupted write or removal. The caller must hold the run's lock."""
         for path in [*self.folder.glob(".step_*"), *self.quarantine.glob(".step_*")]:
-            shutil.rmtree(path, ignore_errors=True)
+            replaced = path.with_name(path.stem.removeprefix("."))
+            if path.suffix == _REPLACED and not replaced.exists():
+                path.rename(replaced)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
 
     def drop(self, after: int = -1) -> None:
@@ -192,9 +199,7 @@ class Checkpoints:
             write(partial / "manifest.json", _manifest(partial, consumed, records))
             if self.durable:
                 sync_folder(partial)
-            if target.exists():
-                _remove(target)
-            partial.rename(target)
+            _replace(target, partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -317,6 +322,16 @@ def _steps(folder: Path) -> list[Path]:
     """Return the checkpoint folders in `folder`, oldest first."""
     found = [(int(match[1]), path) for path in folder.glob("step_*") if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
+
+
+def _replace(target: Path, new: Path) -> None:
+    """Rename a new checkpoint; an older one of that name is moved aside first, where `Checkpoints.clean` finds it."""
+    replaced = target.with_name(f".{target.name}{_REPLACED}")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        target.rename(replaced)
+    new.rename(target)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

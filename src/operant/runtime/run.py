@@ -400,8 +400,9 @@ class Run:
         """Remove temporary files of killed processes. The caller must hold the lock."""
         self.checkpoints.clean()
         self.history.clean()
-        if (self.path / "best").is_dir():
-            Checkpoints(self.path / "best").clean()
+        for folder in (self.path / "best", *self.path.glob("best/seed_*")):
+            if folder.is_dir():
+                Checkpoints(folder).clean()
         for folder in (self.path, self.path / "eval", self.path / "ledger"):
             remove_leftovers(folder)
 
