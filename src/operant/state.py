@@ -210,7 +210,7 @@ def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset())
             load_part(value, {entry: _checked(state, Mapping, entry)}, entry)
         case tuple() if fields := _fields(value):
             return cast(Any, value)._replace(**_restored(fields, _checked(state, Mapping, entry), f"{entry}.", growing))
-        case _ if _plain(value):
+        case _ if _is_json(value):
             return _replacement(value, state, entry)
         case Mapping():
             items = cast(Mapping[str, Any], value)
@@ -358,19 +358,19 @@ def _array(like: Any, saved: Any, entry: str, growing: bool) -> Any:
     return np.array(saved).view(np.uint64) if like.dtype == np.uint64 else np.array(saved, like.dtype)
 
 
-def _plain(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     """Return whether a value is a JSON value, which is replaced rather than modified."""
     if isinstance(value, Mapping):
-        return all(_plain(item) for item in cast(Mapping[str, Any], value).values())
+        return all(_is_json(item) for item in cast(Mapping[str, Any], value).values())
     if isinstance(value, list | tuple):
-        return all(_plain(item) for item in cast(Sequence[Any], value))
+        return all(_is_json(item) for item in cast(Sequence[Any], value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def _replacement(value: Any, state: Any, entry: str) -> Any:
-    if isinstance(state, list) and isinstance(value, list) and not _plain(state):
+    if isinstance(state, list) and isinstance(value, list) and not _is_json(state):
         raise StateError(entry, f"has {len(cast(list[Any], state))} parts but {len(cast(list[Any], value))} are needed")
-    if not _plain(state) or (value is not None and state is not None and _kind(value) != _kind(state)):
+    if not _is_json(state) or (value is not None and state is not None and _kind(value) != _kind(state)):
         raise StateError(entry, f"is {_kind(state)} but {_kind(value)} is needed")
     return _with_tuples(value, state, entry)
 

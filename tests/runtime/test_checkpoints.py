@@ -174,9 +174,10 @@ def test_a_checkpoint_that_was_about_to_be_replaced_is_restored_after_a_kill(che
             raise KeyboardInterrupt
         return rename(self, target)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", killed)
-        checkpoints.save(state(2.0), 1, replace=True)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(state(2.0), 1, replace=True)
     assert checkpoints.latest() is None
     checkpoints.clean()
     assert checkpoints.latest() == (path, 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
+from operant.cores import allowed_cores
 
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Processor flags of bf16 arithmetic (Linux)."""
@@ -71,9 +72,7 @@ def _import_fault(module: str) -> str | None:
 
 
 def _threads() -> dict[str, int]:
-    cores = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    return {"cores": cores, "allowed": allowed, "used": 1}
+    return {"cores": os.cpu_count() or 1, "allowed": allowed_cores(), "used": 1}
 
 
 def _devices() -> list[str]:

@@ -12,9 +12,10 @@ import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operant.runtime.files import beside
+from operant.runtime.json_values import finite
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
@@ -264,12 +265,3 @@ def require_writable(path: Path, flag: str = "--out") -> None:
         raise ValueError(f"{path} cannot be written: {error.strerror}; choose another file with {flag}") from error
     if path.is_dir():
         raise ValueError(f"{path} is a folder; choose a file with {flag}")
-
-
-def finite(value: Any) -> Any:
-    """Return a JSON value with NaN and Inf replaced by None."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in cast(Mapping[Any, Any], value).items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in cast(Sequence[Any], value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

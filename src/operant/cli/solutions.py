@@ -191,7 +191,7 @@ def _csv(answer: Answer) -> bytes:
 
 
 def _json(answer: Answer) -> bytes:
-    from operant.cli.output import finite
+    from operant.runtime.json_values import finite
 
     return json.dumps(finite({**answer.record, "q": answer.q.tolist()}), allow_nan=False).encode() + b"\n"
 

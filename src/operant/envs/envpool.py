@@ -1,6 +1,5 @@
 """Environments of EnvPool, which steps copies of a task in C++ threads (Weng et al. 2022, arXiv:2206.10558)."""
 
-import os
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from operant import streams
+from operant.cores import allowed_cores
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import Tree
 from operant.envs.spaces import is_box
@@ -57,7 +57,7 @@ class Pool(VectorEnv):
             spec.id,
             env_type="gymnasium",
             num_envs=rows,
-            num_threads=min(rows, os.cpu_count() or 1),
+            num_threads=min(rows, allowed_cores()),
             **limit,
         )
         self._pool: Any = None

@@ -1,7 +1,6 @@
 """Pool of workers for Gymnasium environments, shared by training and evaluations: `WorkerPool`."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -12,6 +11,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from operant import hosts
+from operant.cores import allowed_cores
 from operant.envs.pool_workers import Lost, ProcessWorker, RemoteWorker, Worker
 from operant.envs.pooled_env import PooledVectorEnv
 from operant.envs.worker_process import Answer
@@ -54,7 +54,7 @@ class WorkerPool:
         if lost_workers not in get_args(LostWorkers):
             raise ValueError(f"lost_workers must be 'end', 'restart' or 'replay', got {lost_workers!r}")
         self.deadline, self.lost_workers, self.restarts = deadline, lost_workers, 0
-        self._most = workers or _cores()
+        self._most = workers or allowed_cores()
         self._host = hosts.current()
         self._workers: list[Worker] = []
         self._envs: dict[int, PooledVectorEnv] = {}
@@ -289,7 +289,3 @@ def _dead(env: PooledVectorEnv, lost: Mapping[int, Lost]) -> str:
 
 def _pickled(make: Callable[[], Any]) -> bytes:
     return bytes(ForkingPickler.dumps(CloudpickleWrapper(make)))  # pyright: ignore[reportAttributeAccessIssue] - exists
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

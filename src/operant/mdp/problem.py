@@ -13,7 +13,6 @@ has the same lower bound. The rounding error bound is added on both sides.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import Self, TypeVar, TypeVarTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from operant.cores import allowed_cores
 from operant.mdp import bellman_kernels
 from operant.mdp.bellman_kernels import TINY, Actions, Change, Floats, Rows, Vectors
 from operant.mdp.model import MDP
@@ -77,7 +77,7 @@ class Workers:
     """
 
     def __init__(self, rows: int, threads: int | None = None) -> None:
-        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        allowed = allowed_cores()
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}, expected at least 1, or None")
         self.threads = min(threads or allowed, allowed, max(1, rows // ROWS_PER_THREAD))

@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from operant.cores import allowed_cores
 from operant.runtime.settings import require_device
 
 
@@ -12,7 +13,7 @@ def cores() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return allowed_cores()
 
 
 def threads_sleep() -> bool:

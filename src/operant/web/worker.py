@@ -6,7 +6,6 @@ It imports parts of the library on demand, exits at the end of its input, and ha
 import importlib
 import inspect
 import json
-import math
 import os
 import sys
 import traceback
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from operant.runtime.json_values import finite
 from operant.web.workers import HEADER, NotFoundError
 
 FUNCTIONS: Mapping[str, str] = {
@@ -80,7 +80,7 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
         for argument, kind in get_type_hints(found).items():
             if argument in arguments and not _fits(arguments[argument], kind):
                 return 400, _error(f"{name}: {argument} must be {_named(kind)}, got {arguments[argument]!r:.80}")
-        return 200, json.dumps(_plain(found(runs, **arguments)), allow_nan=False).encode()
+        return 200, json.dumps(finite(found(runs, **arguments)), allow_nan=False).encode()
     except Exception as error:
         return _failure(error, runs)
 
@@ -128,15 +128,6 @@ def _named(kind: Any) -> str:
 
 def _error(message: str) -> bytes:
     return json.dumps({"error": message}).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Replace NaN and Inf, which JSON lacks, by null in a value."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast(list[Any], value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
