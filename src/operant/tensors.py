@@ -68,7 +68,7 @@ class LeastSquares(NamedTuple):
 
 
 class Linalg(Protocol):
-    """What is used of `torch.linalg`."""
+    """The functions of `torch.linalg` that operant uses."""
 
     def cholesky(self, matrix: Tensor, /) -> Tensor:
         """Return the lower triangular factor of positive definite matrices."""

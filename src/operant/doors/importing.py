@@ -1,7 +1,7 @@
-"""Python files of users as modules with names of their own: `Finder`, `module_name`, `imported`.
+"""Imports Python files of users as modules with unique names: `Finder`, `module_name`, `imported`.
 
-Files that are imported by the name that they already have, such as `import alg`, keep it; `executed` returns the digest
-of the source that they were imported from.
+Files that users import themselves, such as by `import alg`, keep their names; `executed` returns the digest of the
+source that was imported.
 """
 
 import hashlib
@@ -22,35 +22,35 @@ from typing import Any
 PREFIX = "operant.doors."
 
 _digests: dict[str, str] = {}
-"""SHA-256 of each file as it was when it was imported, by the name of its module."""
+"""SHA-256 of the imported source of each file, by module name."""
 
 _neighbors: dict[Path, dict[str, ModuleType]] = {}
-"""Modules that files of a folder have imported from it, by the folder; others may have modules of the same names."""
+"""Modules that the files of a folder import from that folder; other folders may have modules of the same names."""
 
 _executed: dict[str, str] = {}
-"""The same of files that keep their names, and of the script of this process."""
+"""SHA-256 of the imported source of modules that users import themselves, and of the script of this process."""
 
 
 def module_name(path: Path) -> str:
-    """Return the name that the file at an absolute path is imported under; the same in every process.
+    """Return the module name of the file at an absolute path; the same in every process.
 
-    The folder is one part of the name, the file the last one, which tracebacks and caches of compiled code show.
+    The name consists of `PREFIX`, the folder as one part, and the name of the file.
     """
     return f"{PREFIX}{_encoded(str(path.parent))}.{path.stem}"
 
 
 def file_of(module: str) -> Path | None:
-    """Return the file whose module has this name; None for other modules."""
+    """Return the file of a module named by `module_name`; None for other modules."""
     folder, dot, stem = module.removeprefix(PREFIX).partition(".")
     path = Path(_decoded(folder)) / f"{stem}.py"
     return path if module.startswith(PREFIX) and dot and path.is_absolute() else None
 
 
 def imported(path: Path) -> ModuleType:
-    """Import the file at an absolute path, the first time in this process, and return its module.
+    """Import the file at an absolute path, once per process, and return its module.
 
-    Modules next to it can be imported; they come after all others, so that they hide none, except for those next to
-    files in other folders.
+    The file can import modules from its folder. Modules on `sys.path` take precedence over these, and these over
+    modules of other files' folders.
     """
     name = module_name(path)
     if name in sys.modules:
@@ -60,7 +60,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def refresh() -> None:
-    """Reload every file that has changed since its import when it is next used."""
+    """Forget files that have changed since their import, so that they are imported again when they are next used."""
     for name, seen in list(_digests.items()):
         path = file_of(name)
         if path is None or not path.is_file() or _digest(path.read_bytes()) != seen:
@@ -73,7 +73,7 @@ def executed(module: str, file: Path) -> str:
 
     Args:
         module: name without a dot, or `__main__`.
-        file: its file, whose current source is taken if the import was not seen.
+        file: its file; its current source is used if the import was not observed.
     """
     if module not in _executed:
         _executed[module] = _digest(file.read_bytes())
@@ -81,14 +81,14 @@ def executed(module: str, file: Path) -> str:
 
 
 def script_digest(file: Path) -> str:
-    """Return the SHA-256 of the source of this process's script if it is this file; empty for others."""
+    """Return the SHA-256 of the executed source if a file is the script of this process; else an empty string."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     same = script is not None and Path(os.path.abspath(script)) == file  # noqa: PTH100 - links stay
     return _executed.get("__main__", "") if same else ""
 
 
 def current(file: Path) -> str:
-    """Return the SHA-256 of a file as it is now; empty if it cannot be read."""
+    """Return the SHA-256 of the current contents of a file; an empty string if it is unreadable."""
     try:
         return _digest(file.read_bytes())
     except OSError:
@@ -96,12 +96,12 @@ def current(file: Path) -> str:
 
 
 def is_built_in(kind: type) -> bool:
-    """Whether a class belongs to operant itself, and is no code of the user."""
+    """Return whether a class is part of operant, rather than user code."""
     return kind.__module__.partition(".")[0] == "operant" and file_of(kind.__module__) is None
 
 
 def is_installed(file: Path) -> bool:
-    """Whether a file at an absolute path belongs to Python or to an installed package, and is no code of the user."""
+    """Return whether a file at an absolute path is part of Python or an installed package, rather than user code."""
     packages = {"site-packages", "dist-packages"}
     return not _installed_folders().isdisjoint(file.parents) or not packages.isdisjoint(file.parts)
 
@@ -112,10 +112,10 @@ def _installed_folders() -> frozenset[Path]:
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules of `module_name`, and notes the source of the user's others; for `sys.meta_path`."""
+    """Finder for `sys.meta_path` of modules named by `module_name`; records the source of other user modules."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """Return where a module is: a folder as a package, a file in it by `_Loader`; None for all others."""
+        """Return the spec of a folder (a package) or of a file in it; None for other modules."""
         if path is None and fullname not in sys.stdlib_module_names:
             found = PathFinder.find_spec(fullname)
             _note(fullname, found and found.origin)
@@ -132,7 +132,7 @@ class Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Runs the current source, never cached bytecode, and stores it."""
+    """Loader that compiles the current source, never cached bytecode, and records its digest."""
 
     def get_code(self, fullname: str) -> Any:
         source = self.get_data(self.path)
@@ -142,7 +142,7 @@ class _Loader(SourceFileLoader):
 
 @contextmanager
 def _beside(folder: Path) -> Generator[None]:
-    """Let modules of a folder be found, after all others but those of the same names next to other files."""
+    """Make the modules of a folder importable, after those on `sys.path`, and hide those of other folders."""
     own = _neighbors.setdefault(folder, {})
     hidden = {name: sys.modules.pop(name) for name in _foreign(folder)}
     sys.modules.update({name: own[name] for name in hidden if name in own})
@@ -161,7 +161,7 @@ def _beside(folder: Path) -> Generator[None]:
 
 
 def _foreign(folder: Path) -> set[str]:
-    """Return the imported neighbors of other folders' files whose names a folder has, too."""
+    """Return the names of modules imported from other folders that also exist in this folder."""
     others = [(name, module) for home, found in _neighbors.items() if home != folder for name, module in found.items()]
     tops = {top for top in {name.partition(".")[0] for name, _ in others} if _holds(folder, top)}
     return {name for name, module in others if name.partition(".")[0] in tops and sys.modules.get(name) is module}
@@ -172,13 +172,13 @@ def _holds(folder: Path, module: str) -> bool:
 
 
 def _is_below(folder: Path, name: str, module: ModuleType) -> bool:
-    """Return whether a module, other than those of `module_name`, is a file in a folder or below it."""
+    """Return whether a module has its file in or below a folder, and a name that is not from `module_name`."""
     file = getattr(module, "__file__", None)
     return file is not None and not name.startswith(PREFIX) and Path(file).is_relative_to(folder)
 
 
 def _note(module: str, file: str | None) -> None:
-    """Note the current source of a module without a dot, if it is a file of the user."""
+    """Record the digest of the source of a top-level module if it is user code."""
     if file is None or not file.endswith(".py"):
         return
     whole = Path(os.path.abspath(file))  # noqa: PTH100 - links stay

@@ -1,4 +1,4 @@
-"""From a name to what stands behind it, and back: `load`, `name_of`."""
+"""Objects by name, such as `file.py:Name`, and names of objects: `load`, `name_of`."""
 
 import ast
 import importlib
@@ -22,19 +22,19 @@ from operant.doors.objects import DoorError
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
 _named: dict[str, tuple[Any, str]] = {}
-"""Classes and functions by the names of `name_of`, with the digest of their source: they are not imported again."""
+"""Classes and functions by their names from `name_of`, with the digest of their source; `load` returns them."""
 
 _SCRIPT = "__main__"
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class ChangedError(DoorError):
-    """A file has changed since it was imported, so that it no longer holds the code that runs."""
+    """Raised if a file has changed since it was imported, so it differs from the code in this process."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a name leads.
+    """Location of a named object.
 
     Attributes:
         where: the path of a file that ends in `.py`, or the name of a module.
@@ -46,41 +46,41 @@ class Place:
 
     @property
     def path(self) -> Path | None:
-        """The absolute path of the file; None if it is a module. Links stay: what they lead to may change."""
+        """The absolute path of the file; None for a module. Symbolic links are kept, since their targets may change."""
         if not self.where.endswith(".py"):
             return None
         return Path(os.path.abspath(Path(self.where).expanduser()))  # noqa: PTH100 - see above
 
     def __str__(self) -> str:
-        """Return the name that means the same from every working folder."""
+        """Return the name with an absolute path, which is valid in every working directory."""
         return f"{self.path or self.where}:{self.name}"
 
 
 def place_of(text: str) -> Place | None:
-    """Return where a text leads that is written `file.py:Name` or `package.module:Name`; None for all others."""
+    """Parse `file.py:Name` or `package.module:Name`; return None for other strings."""
     match = _NAME.fullmatch(text)
     return Place(match["where"], match["name"]) if match else None
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is written like a name of something in a file or module, with a colon; or like a bare file."""
+    """Return whether a string has the form `file.py:Name`, `package.module:Name` or `file.py`."""
     return place_of(text) is not None or is_file(text)
 
 
 def is_file(text: str) -> bool:
-    """Whether a text is written like something in a file, `file.py:Name`, or like such a file alone."""
+    """Return whether a string has the form `file.py:Name` or `file.py`."""
     place = place_of(text)
     return text.endswith(".py") if place is None else place.path is not None
 
 
 def absolute(text: str) -> str:
-    """Return a name that means the same from every working folder; a text that leads nowhere as it is."""
+    """Return a name with an absolute path; other strings unchanged."""
     place = place_of(text)
     return text if place is None else str(place)
 
 
 def label(text: str) -> str:
-    """Return the short form of a name, for tables and folders: what is behind the colon; other texts as they are."""
+    """Return the part of a name after the colon, for tables and folders; other strings unchanged."""
     place = place_of(text)
     return text if place is None else place.name
 
@@ -99,12 +99,11 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
     Args:
         text: `file.py:Name`, `package.module:Name`, or the name of an entry point.
         expected: description of the expected object for messages, such as `"a function of rewards [P, G]"`.
-        accepts: whether what was found is that.
+        accepts: returns whether the object is as expected.
         group: group of entry points. Default: none.
 
     Raises:
-        DoorError: if there is no such file, module or name in it, it raises an error when it is imported, or it holds
-            something else.
+        DoorError: there is no such file, module or object, its import fails, or the object is not as expected.
     """
     if objects.is_object(text):
         return _accepted(objects.object_of(text), text, text, expected, accepts)
@@ -127,7 +126,7 @@ def choices(
         table: names of the built-in parts.
         value: value of the field.
         group: group of entry points, whose names are valid values.
-        what: said of one from outside.
+        what: description of an external part, for messages.
     """
     table = tuple(table)
     if value in table or not isinstance(value, str):
@@ -137,14 +136,14 @@ def choices(
 
 
 def name_of(thing: Any) -> str:
-    """Return the name by which a class or function can be found again, also by another process.
+    """Return a name from which `load` returns a class or function, also in another process.
 
-    Objects of a script, or of a module next to it, are named by their file; `load` returns the object itself for the
-    rest of this process.
+    Objects of a script, or of a module in its folder, are named by their file. In this process, `load` returns the
+    object itself.
 
     Raises:
-        ChangedError: if its file has changed since it was imported; not for scripts.
-        DoorError: if it stands within a function, has no name, or its module holds something else by this name.
+        ChangedError: its file has changed since it was imported; not raised for scripts.
+        DoorError: it is defined in a function, has no name, or its name in the module refers to another object.
     """
     name, module = getattr(thing, "__qualname__", ""), str(getattr(thing, "__module__", ""))
     if not name or "<" in name:
@@ -153,14 +152,14 @@ def name_of(thing: Any) -> str:
             "file"
         )
     text = f"{_home(module)}:{name}"
-    if importing.file_of(module) is None:  # what came through a door comes through it again
+    if importing.file_of(module) is None:  # `load` imports the others again
         _require_same(thing, module, text)
         _named[text] = thing, _require_current(module, text)
     return text
 
 
 def refresh() -> None:
-    """Reload every file that has changed since its import when it is next named; see also `importing.refresh`."""
+    """Forget files that have changed since their import, so that they are imported again when they are next used."""
     importing.refresh()
     for text, (_, executed) in list(_named.items()):
         place = place_of(text)
@@ -169,7 +168,7 @@ def refresh() -> None:
 
 
 def _require_same(thing: Any, module: str, text: str) -> None:
-    """Check that a name leads to the object itself: it may be decorated, or from before a reload of its module."""
+    """Check that a name refers to this object, not to a decorated one or one of a reloaded module."""
     found: Any = sys.modules.get(module)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -181,7 +180,7 @@ def _require_same(thing: Any, module: str, text: str) -> None:
 
 
 def _require_current(module: str, text: str) -> str:
-    """Return the digest of the source of a user's module; empty for scripts, which cannot be reloaded, and others."""
+    """Return the digest of the source of a user's module; empty for scripts, which cannot be reloaded, and packages."""
     path = Place(*text.rsplit(":", 1)).path
     if path is None or module == _SCRIPT or not path.is_file():
         return ""
@@ -195,7 +194,7 @@ def _require_current(module: str, text: str) -> str:
 
 
 def absence(path: Path, name: str) -> str:
-    """Say that there is no file to take something from, and which files may have been meant."""
+    """Return the message that a file does not exist, with similar file names."""
     said = f"there is no file {path}{f' to take {name} from' if name else ''}"
     if not path.parent.is_dir():
         return f"{said}, as there is no folder {path.parent}"
@@ -203,9 +202,9 @@ def absence(path: Path, name: str) -> str:
 
 
 def named(value: Any) -> Any:
-    """Return a value with the names of classes and functions in their place, also in lists; others as they are.
+    """Replace classes and functions in a value or list by their names; return other values unchanged.
 
-    What cannot be found again, such as a lambda, is held for the rest of this process (`hold`).
+    Objects without a name, such as lambdas, are kept in this process (`hold`).
     """
     if isinstance(value, list | tuple):
         several = cast(Any, value)
@@ -225,7 +224,7 @@ def named(value: Any) -> Any:
 
 
 def _of_session(thing: Any) -> bool:
-    """Whether only this process has something: a notebook's, or under the guard of a script, which imports skip."""
+    """Return whether an object is defined in a notebook or under `if __name__ == "__main__":`, which imports skip."""
     if getattr(thing, "__module__", None) != _SCRIPT:
         return False
     file = getattr(sys.modules.get(_SCRIPT), "__file__", None)
@@ -245,7 +244,7 @@ def _guarded(path: Path) -> list[str]:
 
 
 def _home(module: str) -> str:
-    """Return the file or module by which what it defines is found again."""
+    """Return the file, or the module name if installed, that names the objects of a module."""
     if known := importing.file_of(module):
         return str(known)
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -276,7 +275,7 @@ def _module(place: Place, which: str) -> ModuleType:
 
 
 def _failure(place: Place, error: Exception) -> str:
-    """Say what went wrong in an import, and in which line."""
+    """Return the message of a failed import, with its line."""
     missing = isinstance(error, ModuleNotFoundError) and error.name is not None
     if place.path is None and missing and f"{place.where}.".startswith(f"{getattr(error, 'name', '')}."):
         return (
@@ -312,7 +311,7 @@ def _accepted(found: Any, where: str, name: str, expected: str, accepts: Callabl
 
 
 def _unreadable(text: str, expected: str) -> str:
-    """Say how a text should be written; of a file without a name, list its names."""
+    """Return the message for a string that is no name; for a file alone, with the names that it defines."""
     path = Path(text).expanduser()
     if text.endswith(".py") and path.is_file():
         return f"say what to take from {text}: {text}:NAME ({expected}){_nearest('', _defined(path), 'it defines')}"

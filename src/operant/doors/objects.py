@@ -1,7 +1,7 @@
-"""Python objects that no file holds, such as lambdas, by names `object:lambda_1`: `hold`, `bind`.
+"""Names such as `object:lambda_1` of Python objects that no file contains: `hold`, `bind`.
 
-The process that trains a run gives its objects such names. In another process the objects of each run are passed again
-and get names of their own, `object.run1:lambda_1`, so that runs never use each other's objects.
+The process that trains a run assigns these names. In another process, the objects of each run are passed again, under
+separate names, `object.run1:lambda_1`, so runs never use each other's objects.
 """
 
 import re
@@ -14,22 +14,22 @@ OBJECT = "object:"
 _NAME = re.compile(r"object(?:\.run\d+)?:(?P<name>.+)")
 _held: dict[str, Any] = {}
 _prefixes: dict[str, str] = {}
-"""What the names of a run's objects begin with in this process, by the folder of the run."""
+"""Prefix of the names of a run's objects in this process, by the folder of the run."""
 
 _numbers = count(1)
 
 
 class DoorError(ValueError):
-    """A name leads nowhere, or to something else than is needed; the message says what is there."""
+    """Raised if a name refers to no object, or to an unsuitable one."""
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is the name of a passed Python object, `object:name`."""
+    """Return whether a string is the name of a passed Python object, `object:name`."""
     return _NAME.fullmatch(text) is not None
 
 
 def held(text: str) -> bool:
-    """Whether this process holds the object of a name."""
+    """Return whether this process has the object of a name."""
     return text in _held
 
 
@@ -37,7 +37,7 @@ def object_of(text: str) -> Any:
     """Return the object of a name.
 
     Raises:
-        DoorError: if this process does not hold it.
+        DoorError: this process does not have it.
     """
     if text not in _held:
         raise _lost([_bare(text)])
@@ -45,9 +45,9 @@ def object_of(text: str) -> Any:
 
 
 def hold(thing: Any) -> str:
-    """Keep an object that no file holds for the rest of this process, and return the name by which `load` gives it.
+    """Keep an object for the rest of this process, and return its name for `load`.
 
-    Names are made from those of objects and are never given twice, so that the same program gives the same ones.
+    Names consist of the object's name and a number, so the same program assigns the same names.
     """
     known = next((text for text, other in _held.items() if other is thing and text.startswith(OBJECT)), None)
     if known is not None:
@@ -60,12 +60,12 @@ def hold(thing: Any) -> str:
 
 
 def own(run: str) -> None:
-    """Let a new run in a folder use the objects that this process holds by the names in the run."""
+    """Let the new run in a folder use the objects of this process by the names that the run records."""
     _prefixes[run] = OBJECT
 
 
 def bind(run: str, needed: Collection[str], objects: Mapping[str, Any]) -> None:
-    """Give a run its objects; those that are left out stay as passed before.
+    """Assign objects to a run; those that are left out remain as passed before.
 
     Args:
         run: folder of the run.
@@ -73,7 +73,7 @@ def bind(run: str, needed: Collection[str], objects: Mapping[str, Any]) -> None:
         objects: objects by these names.
 
     Raises:
-        DoorError: if the run needs no object of a name, or an object is missing.
+        DoorError: the run needs no object of a name, or an object is missing.
     """
     if unknown := [name for name in objects if name not in needed]:
         needs = f"it needs {', '.join(needed)}" if needed else "it needs none"
@@ -88,27 +88,27 @@ def bind(run: str, needed: Collection[str], objects: Mapping[str, Any]) -> None:
 
 
 def bound(table: Mapping[str, Any], run: str) -> dict[str, Any]:
-    """Return a table with the names of a run's objects in this process (see `bind`)."""
+    """Replace the recorded names of a run's objects in a table by those of this process (see `bind`)."""
     return _renamed(table, _prefixes.get(run, OBJECT))
 
 
 def unbound(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the names of objects as a run records them."""
+    """Replace the names of objects in a table by those that a run records."""
     return _renamed(table, OBJECT)
 
 
 def names_in(values: Iterable[Any]) -> list[str]:
-    """Return the names of objects among values, also in lists, without `object:`."""
+    """Return the names of objects, without `object:`, in values and lists of values."""
     return list(dict.fromkeys(_bare(text) for text in _texts(values) if is_object(text)))
 
 
 def described(values: Iterable[Any]) -> dict[str, str]:
-    """Return which objects of this process values name, by the name without `object:`, and what each looks like."""
+    """Return descriptions of the objects that values name, by their names without `object:`."""
     return {_bare(text): _described(_held[text]) for text in _texts(values) if text in _held}
 
 
 def _texts(values: Iterable[Any]) -> list[str]:
-    """Return the texts among values, also in lists."""
+    """Return the strings in values and lists of values."""
     parts = [part for value in values for part in (cast(Any, value) if isinstance(value, list | tuple) else (value,))]
     return [part for part in parts if isinstance(part, str)]
 
