@@ -18,10 +18,10 @@ from operant.envs.registry import from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
-from operant.runtime.experiment import Experiment
+from operant.runtime.experiment import Experiment, env_of
 from operant.runtime.idle import warn_of_idle
 from operant.runtime.inputs import Input, pinned
-from operant.runtime.learner import HasAgent, HasCriticKind, NetworkAgent
+from operant.runtime.learner import HasAgent, HasCriticKind, HasWeights, NetworkAgent
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
 from operant.runtime.progress import require_mode
 from operant.runtime.run import Run
@@ -213,7 +213,7 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
     """
     experiment = _assemble(entry, settings, config, resolved)
     try:
-        env = getattr(experiment, "env", None)
+        env = env_of(experiment)
         for wrapper in () if env is None else wrappers(env):
             wrapper.check_config(config)
     except BaseException:
@@ -278,7 +278,7 @@ def begin_with(source: Any, before: Sequence[int], learner: Any, now: Sequence[i
     Raises:
         ValueError: the networks or the number of seeds differ, or the learner has no weights to initialize.
     """
-    if not hasattr(learner, "learned"):
+    if not isinstance(cast(object, learner), HasWeights):
         raise ValueError(f"{type(learner).__name__} cannot start from the weights of {path}: {NO_WEIGHTS}")
     weights: Weights = source.learned
     if set(before) == set(now):

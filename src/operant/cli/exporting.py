@@ -105,6 +105,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
     """Export a policy of a table or network."""
     from operant import api
+    from operant.runtime.experiment import env_of
     from operant.runtime.exporting import first_members, require_bare, table_of, write_policy, write_table
 
     settings = run.settings
@@ -120,7 +121,7 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
     with closing(api.load(run.path, best=options.best, accept_changes=options.accept_changes)) as trained:
         learner = trained.experiment.learner
         if run.entry.package == "tabular":
-            require_bare(getattr(trained.experiment, "env", None))
+            require_bare(env_of(trained.experiment))
             policy = learner.policy()[index]
             actions = policy.argmax(axis=1)
             write_policy(settings, seed, table_of(actions), folder)

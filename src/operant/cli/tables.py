@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from operant.api import Trained
     from operant.mdp import MDP
     from operant.runtime.evaluation import Evaluation
@@ -21,8 +19,9 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     """
     if trained.run.entry.package != "tabular":
         return ""
-    model: Callable[[], MDP | None] = getattr(trained.experiment, "evaluation_model", lambda: None)
-    mdp = model()
+    from operant.tabular.factory import Experiment
+
+    mdp = trained.experiment.evaluation_model() if isinstance(trained.experiment, Experiment) else None
     lines: list[str] = []
     if mdp is not None and evaluation.exact:
         lines.append(f"Scores are exact: the expected return within {_limit(trained, mdp)}, computed from the model.")

@@ -62,13 +62,18 @@ class Reachable(Protocol):
 
 
 @runtime_checkable
-class Collecting(Protocol):
-    """An experiment whose learner collects experience in environments, and may compile its updates."""
+class HasEnv(Protocol):
+    """An experiment whose learner collects experience in environments."""
 
     @property
     def env(self) -> BatchEnv | None:
         """Training environments, whose wrappers are also used in evaluations."""
         ...
+
+
+@runtime_checkable
+class Collecting(HasEnv, Protocol):
+    """An experiment in environments, which may compile its updates."""
 
     @property
     def device(self) -> torch.device:
@@ -148,6 +153,11 @@ class Numbering(Protocol):
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
         """Wrap an environment of the task such that observations are these indices."""
         ...
+
+
+def env_of(experiment: Experiment) -> BatchEnv | None:
+    """Return the training environments of an experiment; None if it has none."""
+    return experiment.env if isinstance(experiment, HasEnv) else None
 
 
 @dataclass(frozen=True)

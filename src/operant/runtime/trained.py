@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from operant import doors, streams
-from operant.envs import BatchEnv, Wrapper, wrappers
+from operant.envs import Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiment import Answering, Collecting, Experiment, InEnvironments, Numbering
+from operant.runtime.experiment import Answering, Collecting, Experiment, InEnvironments, Numbering, env_of
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.outcome import Outcome
 from operant.runtime.predicting import Predictor
@@ -180,7 +180,7 @@ class Trained(LearnedTables):
     @property
     def wrappers(self) -> list[Wrapper]:
         """Wrappers of the training environments, from the innermost to the outermost."""
-        env: BatchEnv | None = getattr(self.experiment, "env", None)
+        env = env_of(self.experiment)
         return [] if env is None else wrappers(env)
 
     @cached_property

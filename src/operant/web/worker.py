@@ -100,8 +100,8 @@ def _failure(error: Exception, runs: Path) -> tuple[int, bytes]:
     return 500, _error(f"{kind}: {error}")
 
 
-def _is_below(file: object, runs: Path) -> bool:
-    return isinstance(file, str | os.PathLike) and Path(file).is_relative_to(runs)
+def _is_below(file: Any, runs: Path) -> bool:
+    return file is not None and Path(str(file)).is_relative_to(runs)
 
 
 def _fits(value: Any, kind: Any) -> bool:
