@@ -1,4 +1,6 @@
+import contextlib
 import importlib.util
+import re
 import sys
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from operant import doors
-from operant.envs import CartPole, GymnasiumEnv, make, maker_like, only_here
+from operant.envs import CartPole, GymnasiumEnv, WorkerPool, make, maker_like, making, only_here
 from operant.streams import row_seeds
 
 
@@ -268,3 +270,104 @@ def test_masks_outside_observations_are_named_once(monkeypatch, caplog, seen):
     said = [record.getMessage() for record in caplog.records if "masks of actions" in record.getMessage()]
     assert len(said) == (0 if seen else 2)
     assert seen or ("action_masks()" in said[0] and "info['action_mask'], which are ignored" in said[1])
+
+
+class Drawing(gymnasium.Env):
+    """Environment that observes a number of the global generator of NumPy, or of its own."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, own=False):
+        self.own = own
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return (self.np_random if self.own else np.random).random(1), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, True, False, {}
+
+
+class Unclosable(Drawing):
+    """Environment whose `close` raises an error."""
+
+    def close(self):
+        raise RuntimeError("the socket is gone")
+
+
+class Growing(Drawing):
+    """Environment whose observation space differs between instances."""
+
+    count = 0
+
+    def __init__(self, own=False):
+        super().__init__(own)
+        type(self).count += 1
+        self.observation_space = gymnasium.spaces.Box(0, type(self).count, (1,), np.float64)
+
+
+ONE = Drawing(own=True)
+
+
+def always_the_same():
+    return ONE
+
+
+@pytest.fixture
+def custom(caplog):
+    """Return a function that creates environments of a class of this file."""
+    made = []
+
+    def create(kind, rows=2, **options):
+        made.append(make(f"{__file__}:{kind.__name__}", rows, [0], **options))
+        return made[-1]
+
+    yield create
+    for env in made:
+        env.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_environments_that_ignore_their_seed_are_named(custom, caplog, vectorization):
+    custom(Drawing, vectorization=vectorization).reset()
+    assert "two calls of reset with the same seed gave different observations" in caplog.text
+    caplog.clear()
+    first = custom(Drawing, vectorization=vectorization, env_kwargs={"own": True}).reset()
+    assert not caplog.records
+    assert torch.equal(custom(Drawing, vectorization=vectorization, env_kwargs={"own": True}).reset(), first)
+
+
+def test_worker_processes_have_global_generators_of_their_own(custom):
+    with contextlib.closing(WorkerPool(workers=2)) as pool:
+        obs = custom(Drawing, rows=4, vectorization="async", pool=pool).reset()
+    assert len(obs.unique()) == 4
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_errors_of_close_are_warnings(custom, caplog, vectorization):
+    env = custom(Unclosable, vectorization=vectorization, env_kwargs={"own": True})
+    env.reset()
+    making._warn_of_close.cache_clear()
+    env.close()
+    if vectorization == "sync":
+        assert re.search(
+            r"close\(\) raised RuntimeError: the socket is gone \(.*test_making.py, line \d+\)", caplog.text
+        )
+
+
+def test_environments_with_different_spaces_are_rejected(custom):
+    with pytest.raises(
+        ValueError, match=r"different observation_spaces, Box\(0.0, \d.* and Box\(0.0, \d.*make them eq"
+    ):
+        custom(Growing, env_kwargs={"own": True})
+
+
+def test_an_object_that_is_open_cannot_be_another_environment(custom):
+    with pytest.raises(ValueError, match="returned the same object twice"):
+        custom(always_the_same)
+    first = custom(always_the_same, rows=1)
+    with pytest.raises(ValueError, match="returned the same object twice"):
+        custom(always_the_same, rows=1)
+    first.close()
+    custom(always_the_same, rows=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.envs.base import Step, Tree, is_array, is_mapping
-from operant.envs.checks import ObservationCheck, RewardCheck
+from operant.envs.checks import ObservationCheck, RewardCheck, warn_of_seeding
 from operant.envs.features import MASK
 from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
@@ -71,6 +71,7 @@ class GymnasiumEnv:
         device: str | torch.device = "cpu",
         deadline: float = DEADLINE,
         check: bool = True,
+        check_seeding: bool = False,
         changes: bool = False,
     ) -> None:
         """Wrap `env`, which then belongs to the adapter.
@@ -83,6 +84,7 @@ class GymnasiumEnv:
             deadline: time limit in seconds for a reply of a worker process.
             check: whether to check observations against the space (see `operant.envs.checks.ObservationCheck`); masks
                 are always checked.
+            check_seeding: whether the first `reset` resets environment 0 twice, and warns if its observations differ.
             changes: whether the environments change with their number of steps over episodes; then the option `"steps"`
                 of `reset` has the steps before the episode, so that they resume with it.
 
@@ -111,6 +113,7 @@ class GymnasiumEnv:
         looks = ObservationCheck(self.task, spaces_of(env).single_observation_space, self.action_space, whole=check)
         self._check = None if looks.idle else looks
         self._check_rewards = RewardCheck(self.task)
+        self._check_seeding = check_seeding and self._mode is AutoresetMode.DISABLED
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
         self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
@@ -154,7 +157,16 @@ class GymnasiumEnv:
         if self._check is not None:
             self._check(obs, self._where)
         self._obs = self._observations.read(obs)
+        if self._check_seeding:
+            self._require_repeatable()
         return self._obs
+
+    def _require_repeatable(self) -> None:
+        """Start the episode of environment 0 again, and warn, once, if its first observation differs."""
+        self._check_seeding, before = False, clone(self._obs)
+        self._obs = self._observations.read(self._restart(np.arange(self.rows) == 0))
+        if _differing_rows(before, self._obs):
+            warn_of_seeding(self.task)
 
     def _where(self, row: int) -> str:
         """Return the index of an environment for messages, with its seed and number of steps to reproduce it."""

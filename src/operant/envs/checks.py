@@ -183,6 +183,15 @@ class RewardCheck:
         logger.warning("%s: the reward is %s (%s); this warning appears once", self._task, value, where(row))
 
 
+def warn_of_seeding(task: str) -> None:
+    """Log a warning that an environment is not deterministic given its reset seed."""
+    logger.warning(
+        "%s: two calls of reset with the same seed gave different observations, so runs cannot be repeated or resumed "
+        "exactly: let it draw random numbers only from self.np_random, which super().reset(seed=seed) seeds",
+        task,
+    )
+
+
 def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[int]:
     """Return the rows of masks `[B, M]` that allow no action, or no value of a component of a MultiDiscrete.
 

@@ -3,10 +3,11 @@
 import importlib
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
 from typing import Any, Literal, Protocol, get_args
+from weakref import WeakValueDictionary
 
 import gymnasium
 import torch
@@ -26,7 +27,7 @@ from operant.envs.registry import changes, make_single, registered, specified, w
 from operant.envs.spaces import is_dict
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
-from operant.envs.workers import DEADLINE
+from operant.envs.workers import DEADLINE, place
 from operant.envs.wrapper import wrappers
 
 logger = logging.getLogger(__name__)
@@ -119,9 +120,10 @@ def make(
     if vectorization == "async":
         env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
     else:
-        env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        env = _in_turn(one, len(row_seeds), spec.id)
     check, turns = needs_check(spec), changes(task, spec.kwargs)
-    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, check=check, changes=turns)
+    checks = {"check": check, "check_seeding": check}
+    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, changes=turns, **checks)
     made.spec, made.env_kwargs = spec, dict(env_kwargs or {})
     return made
 
@@ -213,12 +215,60 @@ def _make_registered(
     return make(task, rows, seeds, backend=backend, **options)
 
 
+def _in_turn(make_one: Callable[[], gymnasium.Env[Any, Any]], rows: int, task: str) -> SyncVectorEnv:
+    """Return a vector environment of single environments, which are stepped one after another.
+
+    Raises:
+        ValueError: their spaces differ, or two of them are the same object.
+    """
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(rows):
+            envs.append(make_one())
+            for name in ("observation_space", "action_space"):
+                first, other = getattr(envs[0], name), getattr(envs[-1], name)
+                if first != other:
+                    raise ValueError(
+                        f"two environments of {task} have different {name}s, {first} and {other}: make them equal"
+                    )
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+    return SyncVectorEnv([lambda env=env: env for env in envs], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+
+_open: WeakValueDictionary[int, gymnasium.Env[Any, Any]] = WeakValueDictionary()
+"""User environments that have been created and not closed, by `id`."""
+
+
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Drops all infos except the numbers in the last info of an episode.
+    """Drops all infos except the numbers in the last info of an episode, and logs errors of `close`.
 
     Other infos are not used, and merging them at every step costs time. Empty reset options, as passed by vector
     environments that reset some environments, are replaced by None.
+
+    Raises:
+        ValueError: another open environment is the same object.
     """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        bare = env.unwrapped
+        if _open.get(id(bare)) is bare:
+            raise ValueError(
+                f"{_task(env)}: the function that creates environments has returned the same object twice, but several "
+                "environments are stepped separately, in training and in evaluations: create a new one in each call"
+            )
+        _open[id(bare)] = bare
+
+    def close(self) -> None:
+        """Close the environment; an error causes a warning, since nothing depends on it."""
+        _open.pop(id(self.env.unwrapped), None)
+        try:
+            super().close()
+        except Exception as error:
+            _warn_of_close(_task(self.env), f"{type(error).__name__}: {error}{place(error)}")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options or None)
@@ -270,7 +320,16 @@ def _warn_of_masks(env: gymnasium.Env[Any, Any], where: str) -> None:
     """Log a warning, once, that masks of actions are ignored, unless observations contain one."""
     space = env.observation_space
     if not (is_dict(space) and MASK in space.spaces):
-        _warn_of_ignored(env.spec.id if env.spec else type(env.unwrapped).__name__, where)
+        _warn_of_ignored(_task(env), where)
+
+
+def _task(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
+
+
+@lru_cache(maxsize=64)
+def _warn_of_close(task: str, error: str) -> None:
+    logger.warning("%s: close() raised %s; the error is ignored", task, error)
 
 
 @lru_cache(maxsize=64)

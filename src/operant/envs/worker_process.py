@@ -2,7 +2,9 @@
 
 import math
 import os
+import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -210,6 +212,7 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
     """
     for connection in inherited:
         connection.close()
+    renew_global_generators()
     lonely = ignoring_signals()
     groups = Groups()
     try:
@@ -222,6 +225,17 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
         return  # the parent has ended
     finally:
         groups.close()
+
+
+def renew_global_generators() -> None:
+    """Give the global random generators of a process states of its own, which a fork copies from its parent.
+
+    Environments that draw from them are not reproducible, but independent of those in other processes.
+    """
+    random.seed()
+    np.random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
 
 
 def ignoring_signals() -> Callable[[], bool]:

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from operant.envs.worker_process import ignoring_signals, sendable
+from operant.envs.worker_process import ignoring_signals, renew_global_generators, sendable
 
 IDLE = 1.0
 """Interval in seconds at which an idle process checks whether it must end."""
@@ -135,6 +135,7 @@ class ProcessHost:
 
 def _serve(pipe: Connection, kind: type, args: tuple[Any, ...]) -> None:
     """Create an object and call its methods, until the pipe is closed or the process must end."""
+    renew_global_generators()
     asked_to_end = ignoring_signals()
     made: Any = None
     try:
