@@ -109,6 +109,16 @@ def test_an_unfinished_run_is_rejected(make):
         compare([make("a", {60: [[1.0], [2.0]]})])
 
 
+def test_a_run_that_a_callback_stopped_has_the_budget_that_it_used(make):
+    stopped = make("a", {60: [[1.0], [2.0]]})
+    stopped.add_session(["operant"], 0)
+    stopped.end_session("finished", 60, "callback Stop stopped it")
+    other = make("b", {50: [[5.0], [6.0]], 100: [[7.0], [8.0]]})
+    found = compare([stopped, other])
+    assert [standing.budget for standing in found] == [60, 60]
+    assert [standing.final.scores for standing in found] == [(1.0, 2.0), (5.0, 6.0)]
+
+
 def test_runs_are_needed_and_no_run_twice(make):
     run = make("a", {100: [[1.0], [2.0]]})
     for runs in ([], [run, run]):

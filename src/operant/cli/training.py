@@ -138,7 +138,9 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         return outcome.exit_code
     if outcome.stopped_by:
         left = f"{outcome.consumed:,} of {trained.run.settings.budget:,}"
-        say(f"operant: {outcome.stopped_by} ended training at {left}; `operant resume {place}` continues")
+        at_once = trained.run.facts()["sessions"][-1].get("from", 0) == outcome.consumed
+        further = "the run cannot continue with it" if at_once else f"`operant resume {place}` continues"
+        say(f"operant: {outcome.stopped_by} ended training at {left}; {further}")
     evaluation = final_evaluation(trained)
     course = course_of(trained)
     start = course.start.evaluation if course.start else None

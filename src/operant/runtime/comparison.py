@@ -14,6 +14,7 @@ from operant.runtime.metrics import read_records, used_budget
 from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import location
+from operant.runtime.sessions import was_stopped
 from operant.runtime.statistics import Profile, iqm, performance_profile
 from operant.streams import seed_sequence
 
@@ -199,13 +200,7 @@ def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: 
         learning_curve(run, found) if metric is None else metric_curve(run, metric)
         for run, found in zip(runs, read, strict=True)
     ]
-    budget = min(run.settings.budget for run in runs)
-    for run, curve in zip(runs, curves, strict=True):
-        if curve.consumed[-1] < run.settings.budget:
-            raise RunError(
-                f"{run.path} was last scored at {curve.consumed[-1]} of {run.settings.budget}; "
-                f"continue it with `operant resume {location(run.path)}` before comparing it"
-            )
+    budget = min(_budget_used(run, curve) for run, curve in zip(runs, curves, strict=True))
     finals = [
         _last_within(run, found, budget) if metric is None else _last_point(run, curve, budget)
         for run, found, curve in zip(runs, read, curves, strict=True)
@@ -217,6 +212,21 @@ def compare(runs: Sequence[Run], *, metric: str | None = None, allow_different: 
         _standing(run, final, finals[0], curve, budget=budget, metric=metric, thresholds=thresholds)
         for run, final, curve in zip(runs, finals, curves, strict=True)
     ]
+
+
+def _budget_used(run: Run, curve: Curve) -> int:
+    """Return the budget of a run, or what it used of it if a callback stopped it.
+
+    Raises:
+        RunError: the run has not used its budget.
+    """
+    last = int(curve.consumed[-1])
+    if last >= run.settings.budget or was_stopped(run.facts().get("sessions", ())):
+        return min(last, run.settings.budget)
+    raise RunError(
+        f"{run.path} was last scored at {last} of {run.settings.budget}; "
+        f"continue it with `operant resume {location(run.path)}` before comparing it"
+    )
 
 
 def _last_within(run: Run, found: Evaluations, budget: int) -> Evaluation:

@@ -17,6 +17,9 @@ _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
 """Outcome of a session; unfinished: still running, or killed."""
 
+_STOPPED = " stopped it"
+"""End of the reason of a session that a callback stopped."""
+
 MERGED = "merged"
 """Name of the list of source runs among the resolved settings of a merged run, which has no checkpoints."""
 
@@ -62,6 +65,17 @@ def described(sessions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Return the outcome of the last session, and the reason if known."""
     last: Mapping[str, Any] = sessions[-1] if sessions else {}
     return str(last.get("outcome", UNFINISHED)), str(last.get("reason", ""))
+
+
+def stopped_by(callback: str) -> str:
+    """Return the reason of the outcome if a callback stopped training; empty without one."""
+    return f"{callback}{_STOPPED}" if callback else ""
+
+
+def was_stopped(sessions: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a callback stopped training in the last session, which is then finished before its budget."""
+    outcome, reason = described(sessions)
+    return outcome == FINISHED and reason.endswith(_STOPPED)
 
 
 def _now() -> str:

@@ -26,7 +26,7 @@ from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import TRAINING_NOTE, Run, RunError
 from operant.runtime.run_paths import location
-from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
+from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED, stopped_by
 from operant.runtime.training_files import REWARD, TrainingFiles
 from operant.runtime.warned import keeping
 
@@ -123,8 +123,7 @@ def train(
             if run is not None:
                 fault = "" if outcome.evaluation is None else outcome.evaluation.fault()
                 state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
-                stopped = f"{outcome.stopped_by} stopped it" if outcome.stopped_by else ""
-                run.end_session(state, outcome.consumed, fault or stopped)
+                run.end_session(state, outcome.consumed, fault or stopped_by(outcome.stopped_by))
         except BaseException as error:
             error.add_note(TRAINING_NOTE)
             told.end(None)
