@@ -78,6 +78,11 @@ def test_unknown_arguments_are_reported_with_a_hint(words, said):
             "minus the number of action dimensions; see `operant train sac Pendulum-v1 --help`",
         ),
         (
+            ["train", "sac", "Pendulum-v1", "--learning-rate", "lin_0.001"],
+            "--learning-rate: could not convert string to float: 'lin_0.001'; give 0.001, which stays constant: this "
+            "algorithm has no schedule for it; see `operant train sac Pendulum-v1 --help`",
+        ),
+        (
             ["train", "ppo", "CartPole-v1", "--learning-rate", "lin_0.001"],
             "--learning-rate: could not convert string to float: 'lin_0.001'; give 0.001, and --lr-schedule linear; "
             "see `operant train ppo CartPole-v1 --help`",

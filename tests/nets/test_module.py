@@ -221,6 +221,16 @@ def dropout(inputs):
     return nn.Sequential(nn.Linear(inputs, 400), nn.Dropout(0.5))
 
 
+class InPlace(nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, 4)
+
+    def forward(self, obs):
+        obs += 1
+        return self.layer(obs)
+
+
 class Summed(nn.Module):
     def __init__(self, inputs):
         super().__init__()
@@ -234,6 +244,7 @@ class Summed(nn.Module):
     [
         (batch_norm, r"has buffers \(1.running_mean, .*: use LayerNorm instead of BatchNorm"),
         (dropout, r"samples random numbers \(Dropout\?\)"),
+        (InPlace, r"InPlace changes its observations in place, .*: let forward compute new tensors"),
         (Summed, r"forward of Summed must return features \[3, ...\] of 3 observations, got shape \[\]"),
         (lambda inputs: nn.Linear(inputs + 1, 3), r"Linear does not take observations of shape \[3, 4\]: RuntimeError"),
         (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* returned 3"),

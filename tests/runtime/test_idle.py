@@ -93,6 +93,12 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle
             "use_sde with train_freq=1 draws new weights at every",
         ),
         ("td3", "Pendulum-v1", {"use_sde": True, "train_freq": 8}, ""),
+        (
+            "sac",
+            "Pendulum-v1",
+            {"ent_coef": 0.1, "target_entropy": -3.0},
+            "target_entropy=-3.0 has no effect with ent_coef=0.1",
+        ),
         ("a2c", "CartPole-v1", {"estimator": "n-step"}, ""),
         ("a2c", "LunarLander-v3", {"gae_lambda": 0.5, "estimator": "gae"}, ""),
         ("ppo", "CartPole-v1", {"kl_coef": 3.0, "objective": "penalty"}, ""),

@@ -1,7 +1,7 @@
 """Nearest valid names, for errors about unknown flags, keyword arguments and fields of files."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 from operant.catalog.algorithm import Algorithm
@@ -134,17 +134,22 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
     return f": {owner} calls it {phrase.removeprefix(ours[0][0])}"
 
 
-def hint_for_value(option: str, value: object) -> str:
+def hint_for_value(option: str, value: object, known: Container[str]) -> str:
     """Return the end of an error about an invalid value, if it is one of Stable-Baselines3; otherwise an empty string.
 
     Args:
         option: name of the option.
         value: its value.
+        known: names of all options.
     """
     text = str(value)
     if re.fullmatch(r"auto(_[\d.]+)?", text) and (meaning := _AUTOMATIC.get(_normal(option))):
         return f"; for Stable-Baselines3's {text} give none{meaning}" + (", from 1 on" if "_" in text else "")
     if found := re.fullmatch(r"lin_([\d.e+-]+)", text):
-        schedule = {"learning_rate": "lr_schedule", "clip_range": "clip_range_schedule"}.get(_normal(option))
-        return f"; give {found[1]}" + (f", and --{schedule.replace('_', '-')} linear" if schedule else "")
+        schedule = {"learning_rate": "lr_schedule", "clip_range": "clip_range_schedule"}.get(_normal(option), "")
+        if schedule in known:
+            return f"; give {found[1]}, and --{schedule.replace('_', '-')} linear"
+        return f"; give {found[1]}" + (
+            ", which stays constant: this algorithm has no schedule for it" if schedule else ""
+        )
     return ""

@@ -200,7 +200,7 @@ def parse(
     except SystemExit as exit_:
         if not exit_.code:
             raise
-        raise ValueError(in_a_line(stderr.getvalue(), command)) from None
+        raise ValueError(in_a_line(stderr.getvalue(), command, flags_of(kind))) from None
     if unparsed:
         raise ValueError(unknown(unparsed, flags_of(kind), command, entry))
     return parsed

@@ -49,12 +49,13 @@ def unknown(arguments: Sequence[str], known: Collection[str], command: str, entr
     return f"unknown flag {argument}{names.hint(argument, known, entry, flags=True)}"
 
 
-def in_a_line(box: str, command: str) -> str:
+def in_a_line(box: str, command: str, known: Collection[str] = ()) -> str:
     """Return tyro's multi-line error as one line, for `operant: error:`.
 
     Args:
         box: text printed by tyro: a title, lines between dashes, and a hint about help.
         command: name of the command.
+        known: names of all options.
     """
     inside = [line.strip(" ─│╭╮╰╯") for line in box.splitlines()]
     lines = [line for line in inside if line.strip("-")]
@@ -77,7 +78,7 @@ def in_a_line(box: str, command: str) -> str:
     message = re.sub(r"^Error parsing (--\S+:)", r"\1", message)
     message = re.sub(r"^Error parsing \S+: ", "", message)
     if wrong := re.match(r"(--\S+): could not convert string to float: '(.*)'$", message):
-        message += names.hint_for_value(wrong[1], wrong[2])
+        message += names.hint_for_value(wrong[1], wrong[2], known)
     message = re.sub(r"^Missing from .*?: ", "missing: ", message)
     return f"{message[:1].lower()}{message[1:]}; see `operant {command} --help`"
 

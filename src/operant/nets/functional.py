@@ -138,8 +138,9 @@ class FunctionalModule(ABC):
         """
         flat, inputs = self.flat(self.module), [given[0] for given in self._trial_inputs(samples)]
         before = {name: buffer.clone() for name, buffer in self._constants.items()}
+        own = [given.clone() for given in inputs]
         try:
-            single = self.call(flat, *inputs)
+            single = self.call(flat, *own)
         except ModuleError:
             raise
         except Exception as error:
@@ -147,6 +148,11 @@ class FunctionalModule(ABC):
             raise ModuleError(
                 f"{self.name} does not take {self._taken} of shape {taken}: {type(error).__name__}: {error}"
             ) from error
+        if not all(map(torch.equal, own, inputs)):
+            raise ModuleError(
+                f"{self.name} changes its {self._taken} in place, which other networks read, too: let forward compute "
+                "new tensors, such as x = x + 1 instead of x += 1"
+            )
         if changed := [name for name, buffer in self._constants.items() if not torch.equal(buffer, before[name])]:
             raise ModuleError(
                 f"{self.name} has buffers ({', '.join(changed)}), which change outside of gradients and would differ "

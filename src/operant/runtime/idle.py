@@ -78,6 +78,11 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
                     "%s: %s=%s has no effect with %s=%s: leave it out, or set %s, for example to %s",
                     *(algorithm.name, name, value, condition.field, owner, condition.field, condition.example),
                 )
+    if getattr(config, "ent_coef", None) is not None and getattr(config, "target_entropy", None) is not None:
+        logger.warning(
+            "%s: target_entropy=%s has no effect with ent_coef=%s, which is then constant: leave out one of them",
+            *(algorithm.name, getattr(config, "target_entropy", None), getattr(config, "ent_coef", None)),
+        )
     if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
         logger.warning(
             "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "

@@ -76,7 +76,7 @@ def from_table(
             try:
                 values[name] = _decode(hints[name], value, f"{where}.{name}")
             except ValueError as error:
-                raise ValueError(f"{error}{names.hint_for_value(name, value)}") from error
+                raise ValueError(f"{error}{names.hint_for_value(name, value, fields)}") from error
     needed = [name for name, field in fields.items() if _required(field) and name not in values]
     if needed:
         raise ValueError(f"{where}: {', '.join(needed)} must be given")
