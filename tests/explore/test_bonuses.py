@@ -11,6 +11,7 @@ from operant.control.dqn import DQN, DQNConfig
 from operant.envs import GymnasiumEnv, check_batch_env, make, start
 from operant.envs.wrapper import learned
 from operant.explore import Bonus, Counts, Episodic, ForwardError, HashedCounts, InverseCuriosity, RandomDistillation
+from operant.explore.bonuses import _Visits
 from operant.runtime.rollouts import Collector
 
 SEEDS = (3, 5)
@@ -97,8 +98,21 @@ def test_a_bonus_without_novelty_is_an_error():
     class Nothing(Bonus):
         pass
 
+    class Together(Bonus):
+        def novelties(self, steps):
+            return torch.ones(len(steps), *self.shape)
+
     with pytest.raises(TypeError, match="Nothing must define novelty"):
-        sea(Nothing).step(torch.ones(2, dtype=torch.int64))
+        sea(Nothing)
+    env = sea(Together)
+    assert env.step(torch.ones(2, dtype=torch.int64)).extras["intrinsic"].tolist() == [1, 1]
+    with pytest.raises(TypeError, match="Together defines novelties of several steps"):
+        env.novelty(torch.ones(2, 1, 9), torch.ones(2, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
+
+
+def test_a_base_class_of_counts_is_abstract():
+    with pytest.raises(TypeError, match=r"abstract class _Visits .*place"):
+        sea(_Visits)
 
 
 def test_counts_by_hand():

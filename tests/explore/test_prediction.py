@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from operant.envs import Wrapper, make, start
 from operant.explore import ForwardError, InverseCuriosity, RandomDistillation
+from operant.explore.prediction import _Prediction
 
 SEEDS = (3, 5)
 
@@ -140,3 +141,15 @@ def test_networks_and_normalization_statistics_belong_to_the_weights(kind):
     assert not torch.equal(first.factor, torch.ones_like(first.factor))
     again, expected = dive(other, [1])[0], dive(first, [1])[0]
     assert again == pytest.approx(expected, rel=0.1), "not divided by the deviation of new statistics"
+
+
+def test_a_bonus_without_errors_is_abstract():
+    class Unfinished(_Prediction):
+        def _inputs(self):
+            return 1
+
+        def _examples(self):
+            return torch.zeros(1), torch.zeros(1)
+
+    with pytest.raises(TypeError, match=r"abstract class Unfinished .*_errors"):
+        Unfinished(make("CartPole-v1", 1, [0]))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant import api
-from operant.envs import make
+from operant.envs import make, wrapped
 from operant.explore import Shaping, shaped
 from operant.explore.shaping import is_shaping
 from operant.mdp import MDP, action_values, solve
@@ -119,8 +119,16 @@ class Flat(Shaping):
         return obs
 
 
+class Unfinished(Shaping):
+    pass
+
+
 def test_bad_input_is_rejected():
     env = make("MountainCar-v0", 3, [0])
+    with pytest.raises(TypeError, match=r"abstract class Unfinished .*potential"):
+        Unfinished(env)
+    with pytest.raises(ValueError, match=r"cannot wrap MountainCar-v0: .*abstract class Unfinished"):
+        wrapped(env, [f"{__file__}:Unfinished"])
     with pytest.raises(ValueError, match=r"gamma of Height is 2, expected that of the algorithm"):
         Height(env, gamma=2)
     with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected \[3\]"):

@@ -6,7 +6,7 @@ discount. For algorithms without channels, such as DQN, `mixed` adds it to the r
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from operant.envs.normalize import Moments
 from operant.runtime.bounds import require
 from operant.state import State
 
-EVERY_STEP, SELDOM = 100, 8
-"""The standard deviation of returns is computed at every step at first (for the first number of steps), then at every
-n-th step (the second number), because it changes slowly and is expensive."""
+WARMUP_STEPS, UPDATE_INTERVAL = 100, 8
+"""The standard deviation of returns is updated at each of the first `WARMUP_STEPS` steps, and then only at every step
+divisible by `UPDATE_INTERVAL`, because it changes slowly and is expensive."""
 
 CHANNEL = "intrinsic"
 """Default name of the extra tensor with a bonus."""
@@ -52,7 +52,7 @@ class Taken(NamedTuple):
 
 
 class Bonus(Wrapper):
-    """Base class of bonuses; subclasses define `novelty`.
+    """Base class of bonuses; subclasses define `novelty`, or `novelties` for all steps of a rollout together.
 
     The bonus depends on the true successor `Step.final_obs`, also at the end of an episode. Invalid steps get 0.
 
@@ -69,6 +69,9 @@ class Bonus(Wrapper):
     Attributes:
         shape: `(S, N)`.
         features: conversion of observations to a vector or an image.
+
+    Raises:
+        TypeError: if the subclass defines neither `novelty` nor `novelties`.
     """
 
     STATE = ("moments", "returns", "recent", "deviation", "steps")
@@ -77,6 +80,8 @@ class Bonus(Wrapper):
     def __init__(
         self, env: BatchEnv, channel: str = CHANNEL, *, mixed: float = 0.0, gamma: float | None = None
     ) -> None:
+        if type(self).novelty is Bonus.novelty and type(self).novelties is Bonus.novelties:
+            raise TypeError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
         self.channel, self.mixed, self.gamma = channel, mixed, gamma
         require(self, mixed="[0, inf)", gamma="[0, 1) or None")
         super().__init__(env)
@@ -118,7 +123,7 @@ class Bonus(Wrapper):
             actions: actions taken, `[B, ...]`.
             valid: whether the step is valid.
         """
-        raise TypeError(f"{type(self).__name__} must define novelty(seen, actions, valid)")
+        raise TypeError(f"{type(self).__name__} defines novelties of several steps, not novelty")
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Process the first observations `seen [S, N, D]` of episodes that begin in the environments `rows [S, N]`."""
@@ -185,7 +190,7 @@ class Bonus(Wrapper):
     def _normalized(self, bonus: Tensor, gamma: float, valid: Tensor) -> Tensor:
         """Divide the bonus `[S, N]` of a step by the standard deviation of its return."""
         self.returns.mul_(gamma).add_(bonus)
-        if self.steps < EVERY_STEP or self.steps % SELDOM == 0:
+        if self.steps < WARMUP_STEPS or self.steps % UPDATE_INTERVAL == 0:
             self.moments.update(self.returns, None if self.always_valid else valid)
             self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
         self.steps += 1
@@ -203,7 +208,7 @@ class Bonus(Wrapper):
         return {f"bonus/{self.channel}": self.recent.clone()}
 
 
-class _Visits(Bonus):
+class _Visits(Bonus, ABC):
     """Bonus `1 / sqrt(n)`, where `n` counts the visits of the run to the cell of an observation."""
 
     STATE = (*Bonus.STATE, "counts")

@@ -6,7 +6,7 @@ section 5).
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -31,7 +31,7 @@ def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
     return together.transpose(0, 1).flatten(1, 2)
 
 
-class _Prediction(Bonus):
+class _Prediction(Bonus, ABC):
     """Bonus from the mean squared error of a network's prediction of random features of an observation.
 
     Observations are normalized by the mean and the standard deviation of those up to the last gradient step (in Burda

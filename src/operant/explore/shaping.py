@@ -7,7 +7,7 @@ the bootstrapped value of that state contains with the opposite sign.
 """
 
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from operant.tensors import from_numpy
 logger = logging.getLogger(__name__)
 
 
-class Shaping(Wrapper):
+class Shaping(Wrapper, ABC):
     """Environments with rewards shaped by a potential; evaluations do not use it.
 
         class Height(Shaping):

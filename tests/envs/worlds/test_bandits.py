@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from operant.envs.worlds.bandits import BernoulliBandit, Testbed
+from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 
 
 def test_arms_of_the_testbed_are_drawn_at_every_reset():
@@ -80,6 +80,15 @@ def test_other_wrong_arguments_are_rejected():
     env.reset(seed=0)
     with pytest.raises(ValueError, match="arm 2 does not exist: the arms are 0 to 1"):
         env.step(2)
+
+
+def test_a_bandit_without_rewards_is_abstract():
+    class Unfinished(Bandit):
+        def _draw_means(self, random):
+            return np.zeros(2)
+
+    with pytest.raises(TypeError, match=r"abstract class Unfinished .*_draw_reward"):
+        Unfinished(2)
 
 
 def test_render():

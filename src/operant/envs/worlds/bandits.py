@@ -1,6 +1,6 @@
 """Bandits: environments with one state, whose arms differ in their mean reward."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +14,7 @@ from operant.envs.finite import Outcome
 Floats = NDArray[np.float64]
 
 
-class Bandit(gymnasium.Env[Any, Any]):
+class Bandit(gymnasium.Env[Any, Any], ABC):
     """One state, in which every action pulls an arm. Episodes do not end.
 
     `reset` draws new arms, so each episode is a separate problem, determined by its seed. Agents may learn only from

@@ -1,6 +1,6 @@
 """Goal-conditioned tasks in Gymnasium's form: bits to flip, and a point to reach."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ SPEED = 0.1
 """Distance of a full push along an axis in `Reach`, in half sides of the square."""
 
 
-class _GoalWorld(gymnasium.Env[Any, Any]):
+class _GoalWorld(gymnasium.Env[Any, Any], ABC):
     """A state, the achieved goal, and a desired goal; reward -1 per step, 0 where they are equal."""
 
     def __init__(self, low: float, size: int, max_steps: int | None) -> None:
