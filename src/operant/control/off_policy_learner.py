@@ -1,5 +1,6 @@
 """Shared base of off-policy actor-critics: construction, named networks, collection, and losses by shards."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from operant import streams
+from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import OffPolicyConfig
+from operant.control.off_policy import OffPolicyConfig, alternate
 from operant.control.replay_collector import Act, Experience
 from operant.envs import BatchEnv
-from operant.nets import BoundEnsemble, Ensemble, Program, StackedAdam, one_by_one, programs
+from operant.nets import BoundEnsemble, Ensemble, EnsemblePass, Program, StackedAdam, one_by_one, programs
 from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
@@ -45,10 +46,11 @@ class NoisyBatch:
         return type(self)(self.transitions.map(function), function(self.noise))
 
 
-class OffPolicyLearner(Resumable, Generic[C]):
+class OffPolicyLearner(Resumable, ABC, Generic[C]):
     """Base of learners with an actor and critics that learn from a replay buffer.
 
-    A subclass sets up its actions, calls `set_up`, and makes its networks: `shapes`, `parameters` and `optimizers`.
+    A subclass sets up its actions, calls `set_up`, makes its networks by `set_networks`, and defines `collect` and
+    `update`.
 
     Args:
         config: hyperparameters.
@@ -73,7 +75,7 @@ class OffPolicyLearner(Resumable, Generic[C]):
             cannot be divided among the shards.
     """
 
-    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
+    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams")
 
     action_streams: list[torch.Generator]
     experience: Experience
@@ -121,6 +123,23 @@ class OffPolicyLearner(Resumable, Generic[C]):
         )
         self.close = self.experience.close
         self.action_streams = streams.of_seeds(self.seeds, "policy", device=self.device)
+
+    def set_networks(
+        self, shapes: Mapping[str, Ensemble], initial: Mapping[str, Tensor], *, targets: Mapping[str, str]
+    ) -> None:
+        """Set up networks, their targets and the optimizers.
+
+        Args:
+            shapes: shapes of the trained networks, by name.
+            initial: initial trained parameters by name, `[S, P]` each: those of the networks, and others.
+            targets: names of the target networks, each with the name of the network that it copies.
+        """
+        trained = {name: part.to(self.device) for name, part in initial.items()}
+        self.shapes = {**shapes, **{target: shapes[name] for target, name in targets.items()}}
+        self.bind({**trained, **{target: trained[name].clone() for target, name in targets.items()}})
+        self.optimizers = {
+            name: StackedAdam(part, max_grad_norm=self.config.max_grad_norm) for name, part in trained.items()
+        }
 
     @property
     def stacks(self) -> list[object]:
@@ -197,6 +216,22 @@ class OffPolicyLearner(Resumable, Generic[C]):
             program.compiled = own.compiled
         return learner
 
+    def iterate(self) -> Metrics:
+        """Alternate collection and updates; the first call takes random actions before."""
+        return alternate(self, self.config.rounds_per_iteration)
+
+    @abstractmethod
+    def collect(self) -> Metrics:
+        """Take `train_freq` steps, and store the transitions."""
+
+    def sample(self) -> Transitions:
+        """Sample a batch from the replay buffer."""
+        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
+
+    @abstractmethod
+    def update(self, batch: Transitions) -> Metrics:
+        """Take one gradient step on all losses that are due."""
+
     def collect_with(self, act: Callable[[Tensor, int, slice, BoundEnsemble], Tensor]) -> Metrics:
         """Take `train_freq` steps, and store the transitions.
 
@@ -265,6 +300,21 @@ def by_shards(
         return learner.mean_of_shards(differentiate, NoisyBatch(batch, noise))
 
     return descent
+
+
+def critic_descent(networks: EnsemblePass, q: Tensor, targets: Tensor, weights: Tensor | None) -> Descent:
+    """Differentiate the sum over the critics of half their mean squared error to the same targets.
+
+    Args:
+        networks: forward pass of the critics.
+        q: their values of the actions taken, `[critics, S, M]`.
+        targets: `[S, M]`.
+        weights: weights of the samples `[S, M]`; None: all 1.
+    """
+    losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
+    loss = ops.weighted_mean(losses, weights)
+    q_mean = ops.weighted_mean(q.detach().mean(0), weights)
+    return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
 
 
 def require_shards(config: OffPolicyConfig, shards: Shards) -> None:

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import OffPolicyConfig, alternate, exploration_noise
-from operant.control.off_policy_learner import Descent, OffPolicyLearner, by_shards
+from operant.control.off_policy import OffPolicyConfig, exploration_noise
+from operant.control.off_policy_learner import Descent, OffPolicyLearner, by_shards, critic_descent
 from operant.control.presets import REACH
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, EnsemblePass, compilable
 from operant.runtime.bounds import NonNegativeFloat
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
@@ -79,6 +79,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Presets: by task, selected automatically, or by name. Other fields keep their defaults."""
 
 
+def initial_log_alpha(ent_coef: float | None, *, seeds: int) -> Tensor:
+    """Return the logarithm `[S, 1]` of the initial temperature: a fixed coefficient, or 1 if it is learned (None)."""
+    return torch.full((seeds, 1), log(max(1.0 if ent_coef is None else ent_coef, LEAST_ALPHA)))
+
+
 class SAC(OffPolicyLearner[SACConfig]):
     """Learner that trains `S` seeds as one program.
 
@@ -99,6 +104,8 @@ class SAC(OffPolicyLearner[SACConfig]):
     Raises:
         ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
+
+    STATE = (*OffPolicyLearner.STATE, "update_streams")
 
     actor: BoundEnsemble
     critics: BoundEnsemble
@@ -128,23 +135,12 @@ class SAC(OffPolicyLearner[SACConfig]):
         actor = config.actors(features, 2 * dimensions)
         critics = config.critics(features, 1, members=CRITICS, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
-        alpha = 1.0 if config.ent_coef is None else config.ent_coef
-        parameters = {
-            "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]).to(self.device),
-            "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
-            "log_alpha": torch.full((len(self.seeds), 1), log(max(alpha, LEAST_ALPHA)), device=self.device),
+        initial = {
+            "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]),
+            "critics": critics.initial(generators, [(1, 1.0)]),
+            "log_alpha": initial_log_alpha(config.ent_coef, seeds=len(self.seeds)),
         }
-        parameters["targets"] = parameters["critics"].clone()
-        self.shapes = {"actor": actor, "critics": critics, "targets": critics}
-        self.bind(parameters)
-        self.optimizers = {
-            name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
-            for name in ("actor", "critics", "log_alpha")
-        }
-
-    def iterate(self) -> Metrics:
-        """Alternate collection and updates; the first call takes random actions before."""
-        return alternate(self, self.config.rounds_per_iteration)
+        self.set_networks({"actor": actor, "critics": critics}, initial, targets={"targets": "critics"})
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation `[S, M, A]` before squashing, for `[S, M, D]`."""
@@ -166,10 +162,6 @@ class SAC(OffPolicyLearner[SACConfig]):
             return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t)[:, envs].reshape(mean.shape))
 
         return self.collect_with(act)
-
-    def sample(self) -> Transitions:
-        """Sample a batch from the replay buffer."""
-        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -205,11 +197,7 @@ class SAC(OffPolicyLearner[SACConfig]):
     def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
         """Differentiate equation 5: the squared error of both critics to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
-        q = networks.outputs.squeeze(-1)
-        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
-        loss = ops.weighted_mean(losses, batch.weights)
-        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
+        return critic_descent(networks, networks.outputs.squeeze(-1), targets, batch.weights)
 
     @compilable
     def actor_gradient(self, batch: Transitions, noise: Tensor) -> Descent:

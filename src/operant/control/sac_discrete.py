@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import OffPolicyConfig, alternate
-from operant.control.off_policy_learner import Descent, OffPolicyLearner
-from operant.control.sac import CRITICS, LEAST_ALPHA
+from operant.control.off_policy import OffPolicyConfig
+from operant.control.off_policy_learner import Descent, OffPolicyLearner, critic_descent
+from operant.control.sac import CRITICS, initial_log_alpha
 from operant.envs import BatchEnv, Tree
-from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
+from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, compilable
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Alone, Shards
@@ -76,8 +76,6 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
         ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
-    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams")
-
     actor: BoundEnsemble
     critics: BoundEnsemble
     targets: BoundEnsemble
@@ -103,27 +101,16 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
         config, choices = self.config, self.choices
         actor, critics = config.actors(features, choices), config.critics(features, choices, members=CRITICS)
         generators = streams.of_seeds(self.seeds, "networks")
-        alpha = 1.0 if config.ent_coef is None else config.ent_coef
-        parameters = {
-            "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]).to(self.device),
-            "critics": critics.initial(generators, [(choices, 1.0)]).to(self.device),
-            "log_alpha": torch.full((len(self.seeds), 1), log(max(alpha, LEAST_ALPHA)), device=self.device),
+        initial = {
+            "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]),
+            "critics": critics.initial(generators, [(choices, 1.0)]),
+            "log_alpha": initial_log_alpha(config.ent_coef, seeds=len(self.seeds)),
         }
-        parameters["targets"] = parameters["critics"].clone()
-        self.shapes = {"actor": actor, "critics": critics, "targets": critics}
-        self.bind(parameters)
-        self.optimizers = {
-            name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
-            for name in ("actor", "critics", "log_alpha")
-        }
+        self.set_networks({"actor": actor, "critics": critics}, initial, targets={"targets": "critics"})
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw uniform actions `[*shape]`."""
         return torch.randint(self.choices, shape, generator=generator, device=generator.device)
-
-    def iterate(self) -> Metrics:
-        """Alternate collection and updates; the first call takes random actions before."""
-        return alternate(self, self.config.rounds_per_iteration)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the logits `[S, M, A]` of the actions for `[S, M, D]`."""
@@ -139,10 +126,6 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
             return ops.categorical_sample(actor(obs)[0], noise[t])
 
         return self.collect_with(act)
-
-    def sample(self) -> Transitions:
-        """Sample a batch from the replay buffer."""
-        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -168,10 +151,7 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
         networks = EnsemblePass(self.critics, batch.obs)
         actions = batch.actions.expand(CRITICS, *batch.actions.shape).unsqueeze(-1)
         q = networks.outputs.gather(-1, actions).squeeze(-1)
-        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
-        loss = ops.weighted_mean(losses, batch.weights)
-        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
+        return critic_descent(networks, q, targets, batch.weights)
 
     @compilable
     def actor_gradient(self, batch: Transitions) -> Descent:

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import OffPolicyConfig, alternate, exploration_noise
-from operant.control.off_policy_learner import Descent, OffPolicyLearner, by_shards
+from operant.control.off_policy import OffPolicyConfig, exploration_noise
+from operant.control.off_policy_learner import Descent, OffPolicyLearner, by_shards, critic_descent
 from operant.control.presets import PUSH, REACH
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, EnsemblePass, compilable
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.shards import Shards
@@ -90,7 +90,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         ValueError: if the environment's spaces are unsupported, or the number of environments is wrong.
     """
 
-    STATE = (*OffPolicyLearner.STATE, "updates", "actor_loss")
+    STATE = (*OffPolicyLearner.STATE, "update_streams", "updates", "actor_loss")
 
     actor: BoundEnsemble
     critics: BoundEnsemble
@@ -122,25 +122,17 @@ class TD3(OffPolicyLearner[TD3Config]):
         actor = config.actors(features, dimensions)
         critics = config.critics(features, 1, members=config.n_critics, beside=dimensions)
         generators = streams.of_seeds(self.seeds, "networks")
-        parameters = {
-            "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),
-            "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
+        initial = {
+            "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]),
+            "critics": critics.initial(generators, [(1, 1.0)]),
         }
-        self.optimizers = {
-            name: StackedAdam(part, max_grad_norm=config.max_grad_norm) for name, part in parameters.items()
-        }
-        parameters |= {f"target_{name}": part.clone() for name, part in parameters.items()}
-        self.shapes = {"actor": actor, "critics": critics, "target_actor": actor, "target_critics": critics}
-        self.bind(parameters)
+        targets = {"target_actor": "actor", "target_critics": "critics"}
+        self.set_networks({"actor": actor, "critics": critics}, initial, targets=targets)
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Use `parameters`, by name `[S, P]` each."""
         super().bind(parameters)
         self.first_critic = self.critics.first()
-
-    def iterate(self) -> Metrics:
-        """Alternate collection and updates; the first call takes random actions before."""
-        return alternate(self, self.config.rounds_per_iteration)
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""
@@ -158,10 +150,6 @@ class TD3(OffPolicyLearner[TD3Config]):
             return ops.perturbed_action(actions, noise(trace, t)[:, envs].reshape(actions.shape), std=std)
 
         return self.collect_with(act)
-
-    def sample(self) -> Transitions:
-        """Sample a batch from the replay buffer."""
-        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -205,11 +193,7 @@ class TD3(OffPolicyLearner[TD3Config]):
     def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
         """Differentiate the squared error of all critics to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
-        q = networks.outputs.squeeze(-1)
-        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
-        loss = ops.weighted_mean(losses, batch.weights)
-        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
+        return critic_descent(networks, networks.outputs.squeeze(-1), targets, batch.weights)
 
     @compilable
     def actor_gradient(self, batch: Transitions) -> Descent:
