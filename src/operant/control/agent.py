@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Self
@@ -18,6 +18,7 @@ from operant.nets import ActorCritic, GaussianHead, Graph, Spec, head_for
 from operant.runtime.rollouts import Act, Collector, Rollout, by_seed, without_broken
 from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
+from operant.runtime.transitions import TensorFields
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
 from operant.tensors import integers
@@ -310,7 +311,7 @@ def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(TensorFields):
     """Flattened samples of a rollout; every tensor is `[S, M, ...]` with M = T * N samples per seed.
 
     Attributes:
@@ -357,7 +358,7 @@ class Samples:
             advantages=mix(flat),
             targets=flat + old_values,
             old_values=old_values,
-            weights=None if rollout.valid is None else by_seed(rollout.valid).to(advantages.dtype),
+            weights=rollout.weights,
         )
 
     def standardized(self) -> Self:
@@ -374,8 +375,3 @@ class Samples:
             return tensor.flatten(0, 1)[index].view(parts, seeds, samples // parts, *tensor.shape[2:])
 
         return self.map(pick)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return the samples with `function` applied to every tensor."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})

@@ -339,7 +339,7 @@ class IMPALA(Resumable):
             advantages=by_seed(estimates.advantages),
             targets=by_seed(estimates.targets),
             old_values=by_seed(values[:-1]),
-            weights=None if rollout.valid is None else by_seed(rollout.valid).to(values.dtype),
+            weights=rollout.weights,
         )
         ratio = ops.truncated_weights(log_probs, batch.old_log_probs, cap=inf)
         truncated = (ratio > config.rho_bar).to(ratio.dtype)

@@ -150,11 +150,7 @@ class RecurrentAgent(Agent):
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Select actions for observations `[S, N, ...]` and hidden states `[S, N, H]` (see `runtime.Policy`)."""
-        rows = self.read(obs)
-        if memory is None:
-            memory = rows.new_zeros(*rows.shape[:2], self.network.units)
-        starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
-        outputs, after = self.step(self.pack(rows, starts, cast(Tensor, memory)))
+        outputs, after = self.step(self._inputs(obs, memory))
         free = self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), after
@@ -162,12 +158,16 @@ class RecurrentAgent(Agent):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and critic, with hidden states `[S, N, H]` (see `Agent.describe`)."""
+        inputs = self._inputs(obs, memory)
+        return self.described(self.step(inputs)[0], inputs)
+
+    def _inputs(self, obs: Tree, memory: Tree | None) -> Tensor:
+        """Return the inputs of a step within an episode; None: hidden states of zeros."""
         rows = self.read(obs)
         if memory is None:
             memory = rows.new_zeros(*rows.shape[:2], self.network.units)
         starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
-        inputs = self.pack(rows, starts, cast(Tensor, memory))
-        return self.described(self.step(inputs)[0], inputs)
+        return self.pack(rows, starts, cast(Tensor, memory))
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random permutation `[M]` of the samples of one seed, in equal parts of whole sequences."""

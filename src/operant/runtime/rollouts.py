@@ -50,6 +50,11 @@ class Rollout:
     metrics: dict[str, Tensor]
     extras: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
+    @property
+    def weights(self) -> Tensor | None:
+        """Weights of the samples by seed, `[S, T * N]`: 1 for valid ones, else 0; None: all are valid."""
+        return None if self.valid is None else by_seed(self.valid).to(self.rewards.dtype)
+
     def successor_values(self, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the values of every state and of its true successor, `[T, S, N]` each.
 

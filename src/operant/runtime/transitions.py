@@ -8,7 +8,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Transitions:
+class TensorFields:
+    """Base class of dataclasses whose fields are tensors, or None."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return a copy with `function` applied to every tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Transitions(TensorFields):
     """`M` n-step transitions for each of `S` seeds.
 
     Attributes:
@@ -30,11 +40,6 @@ class Transitions:
     discounts: Tensor
     weights: Tensor | None
     index: Tensor
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Apply `function` to every tensor."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
 
     def parts(self, count: int) -> list[Self]:
         """Split the samples of each seed into `count` minibatches of equal size, without copying."""
