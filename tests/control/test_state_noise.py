@@ -116,7 +116,7 @@ def test_actions_of_sac_follow_the_state_within_a_round():
     mean, log_std = found.policy(obs)
     hidden = found.actor.trace(obs)[-2]
     generators = [torch.Generator().manual_seed(9) for _ in SEEDS]
-    noise = exploration_noise(found.config, generators, found.shapes["actor"], 1)()
+    noise = exploration_noise(found.config, generators, found.shapes["actor"], 1, every=found.config.sde_every)()
     expected = ops.tanh_gaussian_sample(mean, log_std, noise([hidden, mean], 0))
     for stream in found.action_streams:
         stream.manual_seed(9)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
@@ -28,20 +28,47 @@ from operant.runtime.rollouts import all_episodes
 from operant.runtime.transitions import Transitions
 
 
+class TurnsConfig(Protocol):
+    """Hyperparameters of a learner that alternates collection and updates (see `OffPolicyConfig`)."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments per seed."""
+        ...
+
+    @property
+    def learning_starts(self) -> int:
+        """Environment steps per seed with random actions."""
+        ...
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps of one round."""
+        ...
+
+    @property
+    def rounds_per_iteration(self) -> int:
+        """Rounds of collection and training per iteration."""
+        ...
+
+
 class TakesTurns(Protocol):
     """A learner that alternates collection and updates.
 
     Attributes:
-        config: hyperparameters, an `OffPolicyConfig`.
         consumed: environment steps per seed so far.
         rollout_steps: environment steps per seed of one `collect`.
         experience: environments and replay buffer.
     """
 
-    config: Any
     consumed: int
     rollout_steps: int
     experience: Experience
+
+    @property
+    def config(self) -> TurnsConfig:
+        """Hyperparameters."""
+        ...
 
     @property
     def counts(self) -> Tensor:
@@ -89,11 +116,11 @@ def alternate(learner: TakesTurns, rounds: int, *, begin: Callable[[], Metrics] 
     return {**merge(episodes), **report, **update_metrics(learner.counts - counts)}
 
 
-def planned_updates(config: Any, budget: int, *, rollout_steps: int) -> int:
+def planned_updates(config: TurnsConfig, budget: int, *, rollout_steps: int) -> int:
     """Return the number of gradient steps of a learner that alternates collection and updates.
 
     Args:
-        config: its hyperparameters (see `TakesTurns`).
+        config: its hyperparameters.
         budget: environment steps per seed.
         rollout_steps: environment steps per seed of one `collect`.
     """
@@ -215,20 +242,26 @@ Noise = Callable[[Sequence[Tensor], int], Tensor]
 
 
 def exploration_noise(
-    config: Any, generators: Sequence[torch.Generator], network: Ensemble, actions: int
+    config: OffPolicyConfig,
+    generators: Sequence[torch.Generator],
+    network: Ensemble,
+    actions: int,
+    *,
+    every: int | None,
 ) -> Callable[[], Noise]:
     """Return a function that draws the noise of `train_freq` steps.
 
     Args:
-        config: an `OffPolicyConfig` that is also a `StateNoiseConfig`.
+        config: hyperparameters.
         generators: one per seed.
         network: network of the actor.
         actions: A, the number of action dimensions.
+        every: `StateNoiseConfig.sde_every`; None: independent noise.
 
     Raises:
         ValueError: if the network has no hidden layer for state-dependent noise.
     """
-    steps, rows, every = config.train_freq, config.num_envs, config.sde_every
+    steps, rows = config.train_freq, config.num_envs
 
     def independent() -> Noise:
         noise = streams.draw(

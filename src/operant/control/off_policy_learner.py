@@ -14,6 +14,7 @@ from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.off_policy import OffPolicyConfig, alternate
 from operant.control.replay_collector import Act, Experience
+from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import BoundEnsemble, Ensemble, EnsemblePass, Program, StackedAdam, one_by_one, programs
 from operant.runtime.budget import require_budget
@@ -324,7 +325,7 @@ def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
         ValueError: if they cannot be divided.
     """
     shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
-    if shards.count > 1 and getattr(config, "sde_every", None) is not None:
+    if shards.count > 1 and isinstance(config, StateNoiseConfig) and config.sde_every is not None:
         raise ValueError(f"use_sde uses the same weights in all environments: leave out --shards {shards.count}")
     if shards.count > 1 and config.hindsight != "none":
         raise ValueError(f"hindsight does not support shards: leave out --shards {shards.count}")

@@ -128,7 +128,8 @@ class SAC(OffPolicyLearner[SACConfig]):
         dimensions = self.bounds.dimensions
         self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
         self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
-        self.draw_noise = exploration_noise(config, self.action_streams, self.shapes["actor"], dimensions)
+        actor, every = self.shapes["actor"], config.sde_every
+        self.draw_noise = exploration_noise(config, self.action_streams, actor, dimensions, every=every)
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config

@@ -112,7 +112,8 @@ class TD3(OffPolicyLearner[TD3Config]):
         self.set_up(env, self.bounds.to_env, self.bounds.uniform)
         self.update_streams = streams.of_seeds(seeds, "updates", device=self.device)
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
-        self.draw_noise = exploration_noise(config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
+        actor, every = self.shapes["actor"], config.sde_every
+        self.draw_noise = exploration_noise(config, self.action_streams, actor, self.bounds.dimensions, every=every)
         self.updates = 0
         # Metrics of the last policy update; with a delay, some iterations have none.
         self.actor_loss = torch.zeros(len(seeds), device=self.device)
