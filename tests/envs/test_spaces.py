@@ -8,6 +8,8 @@ from operant.envs.spaces import (
     GymnasiumActions,
     ObservationFormat,
     SpaceError,
+    discrete,
+    first_member,
     is_box,
     is_dict,
     is_multi_discrete,
@@ -121,6 +123,19 @@ def test_spaces_without_a_tensor_form_are_rejected(space):
         ObservationFormat.of(spaces.Dict({"inside": space}), CPU)
     with pytest.raises(TypeError, match="wrapper"):
         ActionFormat.of(space, 2)
+
+
+def test_discrete_spaces_are_narrowed():
+    space = spaces.Discrete(3, start=2)
+    assert discrete(space) is space
+    with pytest.raises(TypeError, match=r"expected a Discrete space, got MultiBinary\(3\)"):
+        discrete(spaces.MultiBinary(3))
+
+
+def test_the_first_member_of_a_space():
+    assert first_member(spaces.Discrete(3, start=2)) == 2
+    assert first_member(spaces.MultiDiscrete([2, 3], start=[1, 4])).tolist() == [1, 4]
+    assert first_member(spaces.MultiBinary(3)) == 0
 
 
 def test_members_are_counted():

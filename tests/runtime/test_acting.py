@@ -21,6 +21,21 @@ def test_observations_are_split_by_seed(discrete):
     assert split({"a": discrete.reset()}, 2)["a"].shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("space", "inside", "outside"),
+    [
+        (gymnasium.spaces.Discrete(2, start=3), 4, 2),
+        (gymnasium.spaces.MultiDiscrete([3, 2], start=[1, 2]), [3, 3], [4, 3]),
+        (gymnasium.spaces.MultiBinary(3), [1, 0, 1], [2, 0, 1]),
+    ],
+)
+def test_discrete_actions_have_bounds(space, inside, outside, discrete):
+    discrete.action_space = space
+    require_actions((torch.tensor(inside).expand(2, 3, *space.shape), None), discrete, 2, "Mine")
+    with pytest.raises(ValueError, match=r"returned the action \d, not in"):
+        require_actions((torch.tensor(outside).expand(2, 3, *space.shape), None), discrete, 2, "Mine")
+
+
 def test_actions_within_the_space_are_accepted(discrete, continuous):
     require_actions((torch.ones(2, 3, dtype=torch.int64), None), discrete, 2, "Mine")
     require_actions((torch.full((1, 2, 1), 2.0), None), continuous, 1, "Mine")

@@ -27,7 +27,7 @@ from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Features, Tree
-from operant.envs.spaces import is_box
+from operant.envs.spaces import discrete, is_box
 from operant.nets import Activation, CategoricalHead, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.nets.lookup import RowGradient
@@ -185,7 +185,7 @@ class DQN(Resumable):
         require_budget(budget, learning_starts=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
-        head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
+        head = CategoricalHead(discrete(env.action_space))
         self.actions, self.to_env = head.outputs, head.to_env
         entries = _entries(env, config)
         self.experience = Experience(

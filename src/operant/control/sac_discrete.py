@@ -22,6 +22,7 @@ from operant.control.off_policy import OffPolicyConfig
 from operant.control.off_policy_learner import Descent, OffPolicyLearner, critic_descent
 from operant.control.sac import CRITICS, initial_log_alpha
 from operant.envs import BatchEnv, Tree
+from operant.envs.spaces import discrete
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, compilable
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.runtime.learner import Metrics
@@ -91,7 +92,7 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
     ) -> None:
         alone = Shards(1, Alone())
         super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm, shards=alone)
-        self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
+        self.head = CategoricalHead(discrete(env.action_space))
         self.choices = self.head.outputs
         self.set_up(env, self.head.to_env, self.uniform)
         self.target_entropy = config.target_entropy_scale * log(self.choices)

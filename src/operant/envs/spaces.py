@@ -40,6 +40,22 @@ def is_tuple(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Tuple[Any]]":
     return isinstance(space, spaces.Tuple)
 
 
+def discrete(space: gymnasium.Space[Any]) -> spaces.Discrete:
+    """Return a Discrete space, narrowing its type.
+
+    Raises:
+        SpaceError: if the space is not Discrete.
+    """
+    if not isinstance(space, spaces.Discrete):
+        raise SpaceError(f"expected a Discrete space, got {space}")
+    return space
+
+
+def first_member(space: gymnasium.Space[Any]) -> Any:
+    """Return the first member of a Discrete or MultiDiscrete space; 0 for other spaces."""
+    return space.start if isinstance(space, spaces.Discrete) or is_multi_discrete(space) else 0
+
+
 class VectorSpaces(Protocol):
     """Typed spaces of a vector environment, whose annotations in Gymnasium are incomplete."""
 
@@ -134,8 +150,7 @@ class GymnasiumActions(NamedTuple):
     def of(cls, space: gymnasium.Space[Any]) -> "GymnasiumActions":
         """Return the conversion for `space`."""
         shape, dtype, seen = space.shape or (), space.dtype, space
-        counted = space if isinstance(space, spaces.Discrete) or is_multi_discrete(space) else None
-        first = np.asarray(0 if counted is None else counted.start, dtype)
+        first = np.asarray(first_member(space), dtype)
         shifted = bool(first.any())
         if isinstance(space, spaces.Discrete):
             seen = spaces.Discrete(int(space.n))

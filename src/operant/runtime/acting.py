@@ -2,12 +2,14 @@
 
 from typing import Any, cast
 
+import gymnasium
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from operant import streams
 from operant.envs.base import BatchEnv, Tree, is_mapping
-from operant.envs.spaces import ActionFormat, is_box
+from operant.envs.spaces import ActionFormat, first_member, is_box, is_multi_discrete
 from operant.runtime.learner import Policy
 
 _MARGIN = 1e-3
@@ -71,12 +73,13 @@ def try_policy(policy: Policy, env: BatchEnv, seeds: int, name: str) -> None:
             require_actions(policy.act(obs, None, noise), env, seeds, name)
 
 
-def _outside(actions: Tensor, space: Any) -> Tensor:
+def _outside(actions: Tensor, space: gymnasium.Space[Any]) -> Tensor:
     """Return which numbers of actions are outside their space."""
     if is_box(space):
         low, high = space.low - _MARGIN, space.high + _MARGIN
     else:
-        low = getattr(space, "start", 0)
-        high = low + getattr(space, "nvec", getattr(space, "n", 2)) - 1
+        low = first_member(space)
+        count = space.nvec if is_multi_discrete(space) else space.n if isinstance(space, spaces.Discrete) else 2
+        high = low + count - 1
     least, most = (torch.as_tensor(bound, device=actions.device) for bound in (low, high))
     return ~((actions >= least) & (actions <= most))

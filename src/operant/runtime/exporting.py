@@ -17,6 +17,7 @@ from torch import Tensor
 
 from operant.envs import BatchEnv, wrappers
 from operant.envs.registry import make_single, specified
+from operant.envs.spaces import first_member
 from operant.runtime import exported_policy
 from operant.runtime.settings import Settings
 
@@ -80,7 +81,7 @@ def _compare(
     Raises:
         ValueError: it gives other actions.
     """
-    facts = policy.facts | {"first": np.asarray(getattr(env.action_space, "start", 0)).ravel().tolist()}
+    facts = policy.facts | {"first": np.asarray(first_member(env.action_space)).ravel().tolist()}
     for given in (random_observations(env.observation_space, count) for count in TRIALS):
         scores = [policy.scores(given)] if facts["kind"] == "choices" else []
         require_same(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from operant.envs import Features, is_picture
 from operant.envs.registry import make_single, specified
+from operant.envs.spaces import first_member
 from operant.runtime.exporting import (
     TRIALS,
     Arrays,
@@ -126,7 +127,7 @@ def write_graph(
     network, facts, tensors = policy
     action, ends = action_form(env.action_space)
     facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
-    facts["first"] = np.asarray(getattr(env.action_space, "start", 0)).ravel().tolist()
+    facts["first"] = np.asarray(first_member(env.action_space)).ravel().tolist()
     image = is_picture(env.observation_space)
     seen = Features.of(env.observation_space, env.action_space).encode if image else None
     module = GreedyPolicy(network, facts, tensors | ends, seen)

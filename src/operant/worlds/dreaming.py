@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from operant.envs.spaces import discrete
 from operant.nets import Bounded, is_continuous
 from operant.runtime.rollouts import Rollout
 from operant.worlds.mixture_rnn import MixtureRNN, Noise
@@ -36,7 +37,8 @@ class Controllers:
         if is_continuous(space):
             bounds = Bounded(space, device=device)
             return cls(bounds.dimensions, bounds=bounds)
-        return cls(int(getattr(space, "n", 0)), int(getattr(space, "start", 0)))
+        choices = discrete(space)
+        return cls(int(choices.n), int(choices.start))
 
     def act(self, latent: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
         """Return the encoded actions `[S, M, A]` of the controllers, each for M / K rows.

@@ -26,6 +26,7 @@ from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, learned, start
+from operant.envs.spaces import discrete
 from operant.envs.tensor.board_games import Positions, Symmetries
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
@@ -186,11 +187,11 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         else:
             env = SelfPlay(self.game, env, seeds=seeds, rows=config.num_envs, random_openings=config.random_openings)
         self.collector = Collector(env, seeds=len(seeds))
-        self.features = self.collector.features
-        self.first_action = int(getattr(env.action_space, "start", 0))
+        choices = discrete(env.action_space)
+        self.features, self.first_action = self.collector.features, int(choices.start)
         self.shape = LatentShape(
             inputs=self.features.shape[0],
-            actions=int(getattr(env.action_space, "n", 0)),
+            actions=int(choices.n),
             latent=config.latent_size,
             hidden=config.hidden_sizes,
             activation=config.activation,
@@ -317,8 +318,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""
-        shape = rows, self.shape.actions
-        return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
+        return streams.draw(self.streams, lambda s: self.planner.noise((rows, self.shape.actions), s)).flatten(0, 1)
 
     def search(self, obs: Tensor, noise: Tensor | None) -> Found:
         """Search from observations `[S, M, D]`, with the networks of each seed; results are `[S * M]`.
