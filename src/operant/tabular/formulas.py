@@ -1,4 +1,7 @@
-"""The update rules, one scalar function each; the tests compare them with their twins in `operant.ops`."""
+"""The update rules, one scalar function each.
+
+Tests compare those with a counterpart in `operant.ops` with it, and the others with numbers worked by hand.
+"""
 
 import numpy as np
 

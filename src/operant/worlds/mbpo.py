@@ -107,7 +107,7 @@ class MBPO(SAC):
         self.imagined = Replay(
             seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.model_buffer_size, device=env.device
         )
-        self.model_gradient = self.model.gradient
+        self.model_gradient = self.model.gradient  # an attribute, so that `operant.nets.programs` finds it
         self.rollout_streams = streams.of_seeds(seeds, "imagination", device=env.device)
 
     @property

@@ -128,7 +128,7 @@ class PETS(Resumable):
         )
         width, dimensions = self.experience.collector.obs.shape[-1], self.bounds.dimensions
         self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
-        self.model_gradient = self.model.gradient
+        self.model_gradient = self.model.gradient  # an attribute, so that `operant.nets.programs` finds it
         self.plan = torch.zeros(len(seeds), config.num_envs, config.horizon, dimensions, device=env.device)
         self.plan_streams = streams.of_seeds(seeds, "plans", device=env.device)
         always = streams.torch_generator(0, "greedy plans", device=env.device)
