@@ -12,6 +12,12 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
+PUCT_BASE, PUCT_INIT = 19652.0, 1.25
+"""Constants c_2 and c_1 of pUCT (MuZero, appendix B)."""
+
+VISIT_OFFSET = 50.0
+"""Constant c_visit of the transformation σ (Danihelka et al. 2022)."""
+
 
 def puct(
     q: Float[Tensor, "*B A"],
@@ -19,8 +25,8 @@ def puct(
     visits: Num[Tensor, "*B A"],
     total: Num[Tensor, "*B"],
     *,
-    base: float = 19652.0,
-    init: float = 1.25,
+    base: float = PUCT_BASE,
+    init: float = PUCT_INIT,
 ) -> Float[Tensor, "*B A"]:
     """Compute upper bounds of action values: q + P sqrt(N) / (1 + n) (c_1 + log((N + c_2 + 1) / c_2)) (MuZero, eq. 2).
 
@@ -74,7 +80,7 @@ def completed_q(
 
 
 def sigma(
-    q: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"], *, visit_offset: float = 50.0, scale: float = 1.0
+    q: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"], *, visit_offset: float = VISIT_OFFSET, scale: float = 1.0
 ) -> Float[Tensor, "*B A"]:
     """Transform values to logits by σ(q) = (c_visit + max_b n_b) c_scale q (Danihelka et al. 2022, eq. 8).
 

@@ -13,11 +13,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+import operant.ops
 from operant.mdp.caching import keyed_by_sources
+from operant.ops.search import PUCT_BASE, PUCT_INIT, VISIT_OFFSET
 
 _compile: Any = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
-compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
-"""Decorator of every kernel and every called function."""
+compiled: Any = keyed_by_sources(_compile, Path(__file__).parent, Path(operant.ops.__file__).parent)
+"""Decorator of every kernel and every called function. Compiled code contains the constants of `operant.ops`."""
 
 UNSEEN = -1
 """The child of an unvisited action."""
@@ -326,7 +328,7 @@ def improve(trees, rules, b, node, scores):
     if rules.ranged:
         low, high = rules.low, rules.high
     for a in range(len(q)):
-        scores[a] = logits[a] + sigma(scaled(scores[a], low, high), most, 50.0, rules.scale)
+        scores[a] = logits[a] + sigma(scaled(scores[a], low, high), most, VISIT_OFFSET, rules.scale)
 
 
 @compiled
@@ -338,7 +340,7 @@ def scaled(q, low, high):
 @compiled
 def puct(q, prior, visits, total):
     """Return the upper bound of an action's value (`operant.ops.puct`)."""
-    weight = 1.25 + np.log((total + 19652.0 + 1.0) / 19652.0)
+    weight = PUCT_INIT + np.log((total + PUCT_BASE + 1.0) / PUCT_BASE)
     return q + prior * np.sqrt(np.float64(total)) * weight / (1.0 + visits)
 
 
