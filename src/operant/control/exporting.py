@@ -109,7 +109,7 @@ def _scaling(experience: Experience, index: int) -> tuple[dict[str, Any], dict[s
 
 
 def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:
-    """Return which outputs are logits or values of which choices."""
+    """Return the number of choices of each component, and the range of the outputs with their logits or values."""
     return {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)], "scores": scores}
 
 

@@ -44,7 +44,7 @@ def require_memory_of_seeds(
         device: device of the networks.
 
     Raises:
-        ValueError: less memory is available.
+        ValueError: if less memory is available.
     """
     if len(seeds) <= MANY_SEEDS or available(device) is None:
         return

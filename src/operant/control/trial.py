@@ -27,7 +27,7 @@ def try_learner(learner: Callable[[BatchEnv], Any], make: Callable[[], BatchEnv]
         seeds: seeds of the trial.
 
     Raises:
-        ValueError: a method is missing, or `act` returns something else than actions.
+        ValueError: if a method is missing, or `act` returns something else than actions.
     """
     with trial_of(make) as env:
         tried = learner(env)

@@ -120,8 +120,8 @@ class ActionFormat(NamedTuple):
         """Check the shape and dtype of actions, but not their values.
 
         Raises:
-            ValueError: the shape differs, or the actions require gradients.
-            TypeError: the dtype differs.
+            ValueError: if the shape differs, or the actions require gradients.
+            TypeError: if the dtype differs.
         """
         if actions.shape != self.shape:
             raise ValueError(
@@ -196,8 +196,8 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            SpaceError: a part of `space` is not an array of fixed shape. Text in a dictionary, such as the missions of
-                MiniGrid, is dropped.
+            SpaceError: if a part of `space` is not an array of fixed shape. Text in a dictionary, such as the missions
+                of MiniGrid, is dropped.
         """
         if is_dict(space):
             return cls._of_dict(space, device)

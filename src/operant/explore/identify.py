@@ -102,7 +102,7 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
     Raises:
         ValueError: if the task is of neither kind, a name is unknown, observations or actions have another size, or
             the trajectories do not distinguish some parameters.
-        ModuleNotFoundError: the task is of MuJoCo, and the package `mujoco` or `cma` is not installed.
+        ModuleNotFoundError: if the task is of MuJoCo, and the package `mujoco` or `cma` is not installed.
     """
     tensors = task in TENSOR_ENVS
     window = (WINDOW if tensors else WINDOW_WITH_CONTACTS) if window is None else window

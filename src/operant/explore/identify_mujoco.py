@@ -107,7 +107,7 @@ def mujoco_task(env: BatchEnv) -> MuJoCoTask:
     """Return the single environment whose state can be set from an observation.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if there is none.
     """
     single = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
     if not hasattr(getattr(single, "model", None), "body_mass"):
@@ -129,9 +129,9 @@ def identify_mujoco(
     """Return mean `[P]` and covariance `[P, P]` of the logarithms of the factors, and the fit.
 
     Raises:
-        ValueError: a name is unknown, observations or actions have another size, the trajectories do not distinguish
+        ValueError: if a name is unknown, observations or actions have another size, the trajectories do not distinguish
             some parameters, or an estimate is too far from the nominal value.
-        ModuleNotFoundError: the package `cma` is not installed.
+        ModuleNotFoundError: if the package `cma` is not installed.
     """
     if find_spec("cma") is None:
         raise ModuleNotFoundError('identification with MuJoCo needs the package cma: pip install "operant[worlds]"')

@@ -74,7 +74,7 @@ def try_policy(policy: Policy, env: BatchEnv, seeds: int, name: str) -> None:
 
 
 def _outside(actions: Tensor, space: gymnasium.Space[Any]) -> Tensor:
-    """Return which numbers of actions are outside their space."""
+    """Return a mask of the components of actions that are outside the space."""
     if is_box(space):
         low, high = space.low - _MARGIN, space.high + _MARGIN
     else:

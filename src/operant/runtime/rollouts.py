@@ -143,14 +143,14 @@ def all_episodes(reports: Sequence[Metrics]) -> Metrics:
 
     means = {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
     others = dict.fromkeys(name for report in reports for name in report if told_by_environments(name))
-    told = {name: _mean_where_told(name, reports) for name in others}
-    return {**reports[-1], **means, **told, **_losses(reports)}
+    means_of_others = {name: _mean_where_reported(name, reports) for name in others}
+    return {**reports[-1], **means, **means_of_others, **_losses(reports)}
 
 
-def _mean_where_told(name: str, reports: Sequence[Metrics]) -> Tensor:
+def _mean_where_reported(name: str, reports: Sequence[Metrics]) -> Tensor:
     """Return the mean over episodes of a metric that not all rollouts report."""
-    told = [report for report in reports if name in report]
-    values, counts = (torch.stack([torch.as_tensor(report[key]) for report in told]) for key in (name, EPISODES))
+    reports = [report for report in reports if name in report]
+    values, counts = (torch.stack([torch.as_tensor(report[key]) for report in reports]) for key in (name, EPISODES))
     counts = counts.masked_fill(values.isnan(), 0)
     return (values.nan_to_num() * counts).sum(0) / counts.sum(0)
 
@@ -160,16 +160,16 @@ def _losses(reports: Sequence[Metrics]) -> dict[str, Tensor]:
     return {LOST: torch.stack(found).sum(0)} if found else {}
 
 
-def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, Tensor]:
+def info_metrics(infos: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, Tensor]:
     """Compute the means over episodes of numbers in `info`, `[S]` by name; NaN for seeds without one.
 
     Args:
-        told: `Step.infos` of several steps.
+        infos: `Step.infos` of several steps.
         seeds: number of seeds, S.
     """
     metrics: dict[str, Tensor] = {}
-    for name in dict.fromkeys(name for infos in told for name in infos):
-        values = torch.cat([infos[name].view(seeds, -1) for infos in told if name in infos], dim=1)
+    for name in dict.fromkeys(name for each in infos for name in each):
+        values = torch.cat([each[name].view(seeds, -1) for each in infos if name in each], dim=1)
         metrics[metric(name)] = values.nanmean(dim=1)
     return metrics
 

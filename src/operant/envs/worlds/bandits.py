@@ -30,7 +30,7 @@ class Bandit(gymnasium.Env[Any, Any], ABC):
         """Make a bandit with `arms` arms, at least one.
 
         Raises:
-            ValueError: no arms, or an unknown render mode.
+            ValueError: if there is no arm, or the render mode is unknown.
         """
         if arms < 1:
             raise ValueError(f"a bandit needs at least one arm, got {arms}")
@@ -59,7 +59,7 @@ class Bandit(gymnasium.Env[Any, Any], ABC):
         """Pull an arm.
 
         Raises:
-            ValueError: unknown arm.
+            ValueError: if the arm does not exist.
         """
         if not 0 <= action < len(self.means):
             raise ValueError(f"arm {action} does not exist: the arms are 0 to {len(self.means) - 1}")
@@ -98,7 +98,7 @@ class Testbed(Bandit):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: there is no arm, or a standard deviation is negative.
+            ValueError: if there is no arm, or a standard deviation is negative.
         """
         if spread < 0.0 or noise < 0.0:
             raise ValueError(f"standard deviations must not be negative, got spread={spread} and noise={noise}")
@@ -126,7 +126,7 @@ class BernoulliBandit(Bandit):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: no arms, or a number outside [0, 1].
+            ValueError: if there is no arm, or a probability is outside [0, 1].
         """
         fixed = None if probabilities is None else np.array(probabilities, np.float64)
         if fixed is not None and (fixed.ndim != 1 or not ((fixed >= 0.0) & (fixed <= 1.0)).all()):

@@ -68,10 +68,13 @@ class BitFlip(_GoalWorld):
     """
 
     def __init__(self, bits: int = 15) -> None:
-        """Make the bits.
+        """Create the task.
+
+        Args:
+            bits: number of bits, at least 1.
 
         Raises:
-            ValueError: fewer than one bit.
+            ValueError: if there is no bit.
         """
         if not isinstance(bits, int) or bits < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"bits must be a whole number, at least 1, got {bits}")
@@ -102,14 +105,14 @@ class Reach(_GoalWorld):
     """
 
     def __init__(self, dimensions: int = 2, tolerance: float = 0.1) -> None:
-        """Make the space.
+        """Create the task.
 
         Args:
             dimensions: number of coordinates, at least 1.
             tolerance: maximum distance at which the goal is reached, positive.
 
         Raises:
-            ValueError: a parameter is out of range.
+            ValueError: if a parameter is out of range.
         """
         if not isinstance(dimensions, int) or dimensions < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"dimensions must be a whole number, at least 1, got {dimensions}")
