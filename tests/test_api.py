@@ -168,8 +168,11 @@ def test_a_policy_of_an_unseeded_environment_can_be_evaluated(tmp_path, monkeypa
     options = {"run": tmp_path / "run", "budget": 64, "evaluate_episodes": 2, "progress": "silent"}
     trained = operant.train(algorithm, "OperantTestDice-v0", **options, **values)
     assert trained.evaluate(4).scores == operant.load(tmp_path / "run").evaluate(4).scores == (5.0,)
-    with pytest.raises(RestoreError, match="can still be evaluated and watched, but training cannot be resumed"):
+    with pytest.raises(RestoreError, match="`operant resume --new-episodes` continues with new episodes"):
         operant.resume(tmp_path / "run", progress="silent")
+    longer = operant.resume(tmp_path / "run", budget=128, new_episodes=True, progress="silent")
+    assert longer.outcome.consumed == 128
+    assert [session.get("new_episodes", False) for session in longer.run.facts()["sessions"]] == [False, True]
 
 
 def test_a_finished_run_continues_to_a_larger_budget_and_saves_it(tmp_path):

@@ -48,7 +48,7 @@ from operant.runtime.generations import keep_samples
 from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
 from operant.runtime.progress import ProgressMode, announce
-from operant.runtime.run import Run, RunError
+from operant.runtime.run import Run
 from operant.runtime.run_paths import TakenError, default_run_path, location
 from operant.runtime.settings import Settings, counted_seeds, seeds_in_words
 from operant.runtime.shards import group
@@ -237,6 +237,7 @@ def resume(
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
     accept_changes: bool = False,
+    new_episodes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Resume an interrupted run exactly from its latest checkpoint, and train to the end of its budget.
@@ -255,6 +256,8 @@ def resume(
         remote_code: whether to allow Python code that comes with a language model, if the run needs it.
         accept_changes: whether to continue if the run's data, models, files with rewards or environments, or
             `config.toml` have changed; the run then records the new ones.
+        new_episodes: whether environments start new episodes instead of continuing the saved ones, which is not exact;
+            for environments that are not deterministic given their seed.
         objects: Python objects that are not defined in files, by their names in the run, which alone uses them.
             Default: those passed for this run before in this process.
 
@@ -264,7 +267,7 @@ def resume(
         RunError: there is no run, it has already used more than the budget, another process is training it, its
             model's code is not allowed, or its inputs or `config.toml` have changed.
         CheckpointError: all checkpoints are damaged.
-        RestoreError: the environment is not deterministic, so its saved episodes cannot continue.
+        RestoreError: the environment is not deterministic, so its saved episodes cannot continue (see `new_episodes`).
         OSError: a required server does not respond.
         KeyboardInterrupt, RuntimeError: as for `train`.
     """
@@ -283,18 +286,13 @@ def resume(
         with saving_first(interrupted) as stopping, closing(experiment):
             _check_servers(experiment)
             group().lead(str(folder.path), folder.settings.budget, experiment.learner)
-            if not resume_from(folder, experiment.learner):
-                if init := folder.resolved().get("init"):
-                    raise RunError(
-                        f"{folder.path} has no checkpoint, not even of its initial networks: train it again, "
-                        f"with --init {init}"
-                    )
-                logger.warning("%s has no checkpoint yet: training starts from the beginning", folder.path)
+            resume_from(folder, experiment.learner, new_episodes=new_episodes)
             if budget is not None:
                 folder.keep_settings()
             if accept_changes:
                 folder.keep_inputs()
-            folder.add_session(command, experiment.learner.consumed, **edited)
+            noted = {"new_episodes": True} if new_episodes else {}
+            folder.add_session(command, experiment.learner.consumed, **edited, **noted)
             folder.note_callbacks(unnamed(callbacks))
             return _train(Trained(folder, experiment), progress, stopping, report, all_callbacks)
 

@@ -65,6 +65,10 @@ class ResumeOptions(Training, Opening):
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] | None = None
     """Trackers of this session. Default: the run's."""
 
+    new_episodes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Start new episodes instead of continuing the saved ones, which is not exact. For environments that are not
+    deterministic given their seed."""
+
 
 def _require_workers(settings: Any, config: Any, *, package: str, added: bool = True) -> None:
     """Check that a run uses worker processes, which can run on Ray.
@@ -115,6 +119,7 @@ def resume(arguments: list[str]) -> int:
             command=["operant", "resume", *arguments],
             remote_code=options.remote_code,
             accept_changes=options.accept_changes,
+            new_episodes=options.new_episodes,
         )
         return in_processes(["resume", *arguments], options, partial(finish, work, as_json=options.json))
 

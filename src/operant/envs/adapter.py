@@ -363,9 +363,9 @@ class GymnasiumEnv:
         raise RestoreError(
             f"{self.task} cannot be restored: environments {rows}, replayed from the same seeds with the same actions, "
             f"{what}. The environment is not deterministic given its reset seed, or its version has changed. "
-            "The policy can still be evaluated and watched, but training cannot be resumed: let the environment draw "
-            "random numbers only from self.np_random, which super().reset(seed=seed) seeds, let its wrappers keep "
-            "nothing from one episode to the next, and train again"
+            "`operant resume --new-episodes` continues with new episodes. For an exact resume let the environment draw "
+            "random numbers only from self.np_random, which super().reset(seed=seed) seeds, and let its wrappers keep "
+            "nothing from one episode to the next"
         )
 
     def _require_replay(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from operant import doors
+from operant.envs import without_episodes
 from operant.runtime.callbacks import Callback, Callbacks, Report, Reporting
 from operant.runtime.checkpoints import CheckpointError, load
 from operant.runtime.course import Hints
@@ -146,11 +147,15 @@ def _ending(run: Run, learner: Learner) -> Generator[None]:
         raise
 
 
-def resume_from(run: Run, learner: Learner) -> bool:
+def resume_from(run: Run, learner: Learner, *, new_episodes: bool = False) -> None:
     """Load the latest valid checkpoint into `learner`, and move later records to `rewound.jsonl`.
 
-    Returns:
-        False if the run has no checkpoint, so that `learner` starts from the beginning.
+    If the run has no checkpoint, a warning says that `learner` starts from the beginning.
+
+    Args:
+        run: the run.
+        learner: its learner.
+        new_episodes: whether environments start new episodes instead of continuing the saved ones.
 
     Raises:
         RunError: another process trains the run, or its checkpoints are missing.
@@ -162,9 +167,11 @@ def resume_from(run: Run, learner: Learner) -> bool:
         found = run.checkpoints.latest()
         if found is None:
             run.require_checkpoints()
+            _require_own_beginning(run)
         else:
             path, consumed = found
-            learner.load_state_dict(load(path))
+            state = load(path)
+            learner.load_state_dict(without_episodes(state) if new_episodes else state)
             if learner.consumed != consumed:
                 raise CheckpointError(f"{path} contains a state at {learner.consumed}, expected {consumed}")
         for records in (run.metrics_path, run.evaluations_path):
@@ -174,7 +181,15 @@ def resume_from(run: Run, learner: Learner) -> bool:
         evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1)
         rewind(run.samples_path, evaluated)
         drop_later(run.path, evaluated)
-    return found is not None
+
+
+def _require_own_beginning(run: Run) -> None:
+    """Warn that a run without checkpoints starts from the beginning; raise RunError if that is another run."""
+    if init := run.resolved().get("init"):
+        raise RunError(
+            f"{run.path} has no checkpoint, not even of its initial networks: train it again, with --init {init}"
+        )
+    logger.warning("%s has no checkpoint yet: training starts from the beginning", run.path)
 
 
 def _refuse_restart(run: Run, learner: Learner) -> None:
