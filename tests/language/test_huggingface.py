@@ -38,6 +38,19 @@ def test_an_adapter_gets_other_values():
     assert all(bool((value == 3.0).all()) for value in huggingface.adapter_state(network).values())
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_adapter_is_recognized_and_merged():
+    peft = pytest.importorskip("peft")
+    plain = build("tiny", seed=0)
+    assert not huggingface.is_adapted(plain)
+    assert huggingface.base_of(plain) is huggingface.merged(plain) is plain
+    network = huggingface.wrapped_network(plain, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    assert huggingface.is_adapted(network)
+    assert huggingface.base_of(network) is plain
+    assert huggingface.merged(network) is plain
+    assert not huggingface.is_adapted(plain)
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """Serve the files of `tmp_path / "hub"` as the model owner/name on a local hub, and return its requests."""

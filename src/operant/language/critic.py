@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from operant.language.configs import ModelOptions, SamplingConfig
-from operant.language.huggingface import Tokenizer
+from operant.language.huggingface import Tokenizer, base_of
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
 from operant.language.scoring import load_trainable
@@ -204,8 +204,7 @@ def warn_of_warmup(config: CriticConfig, *, batch: int, budget: int) -> None:
 
 def _without_output(trunk: LanguageModel) -> LanguageModel:
     """Freeze the parameters on which values do not depend, such as a separate output embedding."""
-    network = trunk.network
-    causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+    causal = base_of(trunk.network)
     used = {id(parameter) for parameter in causal.base_model.parameters()}
     for parameter in causal.parameters():
         if id(parameter) not in used:

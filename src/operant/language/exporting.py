@@ -6,6 +6,7 @@ from typing import Any
 
 from operant.language.chat import converses, trained_model
 from operant.language.classifiers import BIAS, save_classifier
+from operant.language.huggingface import is_adapted, merged
 from operant.language.models import BUILT_IN, LanguageModel
 from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter
 from operant.language.runs import check_code, model_options
@@ -33,7 +34,7 @@ def write_model(
     """
     model = trained_model(run, seed, remote_code=remote_code, best=best)
     own = model_options(run)
-    adapted = hasattr(model.network, "peft_config")
+    adapted = is_adapted(model.network)
     facts = _facts(run, seed, best=best)
     if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_r and is_adapter(own.model))):
         raise ValueError(
@@ -75,14 +76,13 @@ def write_reward_model(run: Run, folder: Path, *, seed: int, remote_code: bool =
         raise ValueError(f"{run.path} scores steps, but a sequence classifier scores whole answers: use it as a run")
     check_code(config, run.path, allowed=remote_code)
     scorer = load_scorer(str(run.path / "best" if best else run.path), seed=seed, remote_code=remote_code).scorer
-    model = _merged(scorer.model) if hasattr(scorer.model.network, "peft_config") else scorer.model
-    save_classifier(model, scorer.head, folder)
+    save_classifier(_merged(scorer.model), scorer.head, folder)
     _write_facts(folder, _facts(run, seed, best=best) | {BIAS: float(scorer.head.bias)})
 
 
 def _merged(model: LanguageModel) -> LanguageModel:
-    """Return a model with its adapter merged into the weights."""
-    return LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)
+    """Return a model with its adapter, if any, merged into the weights."""
+    return LanguageModel(merged(model.network), model.tokenizer, stop=model.stop)
 
 
 def _facts(run: Run, seed: int, *, best: bool) -> dict[str, Any]:

@@ -17,10 +17,12 @@ __all__ = [
     "AdapterConfig",
     "Tokenizer",
     "adapter_state",
+    "base_of",
     "cached_file",
     "causal_network",
     "classifier_of",
     "hub_problem",
+    "is_adapted",
     "is_path",
     "load_adapter_config",
     "load_classifier_network",
@@ -28,6 +30,7 @@ __all__ = [
     "load_network",
     "load_tensors",
     "load_tokenizer",
+    "merged",
     "network_of",
     "new_tokenizer",
     "register_attention",
@@ -234,6 +237,21 @@ def wrapped_network(network: Any, config: Any) -> Any:
     import peft
 
     return cast(Any, peft).get_peft_model(network, config)
+
+
+def is_adapted(network: Any) -> bool:
+    """Return whether a network has an adapter of peft."""
+    return hasattr(network, "get_base_model")
+
+
+def base_of(network: Any) -> Any:
+    """Return the network of transformers below the adapter, if any, with the layers that the adapter has modified."""
+    return network.get_base_model() if is_adapted(network) else network
+
+
+def merged(network: Any) -> Any:
+    """Merge the adapter of a network, if any, into its weights in place, and return the network without it."""
+    return network.merge_and_unload() if is_adapted(network) else network
 
 
 def adapter_state(network: Any) -> "dict[str, Tensor]":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from operant import ops, streams
 from operant.language.attention import SUPPORTED, install
 from operant.language.configs import ModelOptions
-from operant.language.huggingface import Tokenizer, network_of
+from operant.language.huggingface import Tokenizer, base_of, is_adapted, network_of
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.pretrained import pretrained, with_adapter
 from operant.language.tokenizer import character_tokenizer, stop_ids
@@ -60,7 +60,7 @@ class LanguageModel:
 
     def __init__(self, network: Any, tokenizer: Tokenizer, *, stop: frozenset[int], fresh_adapter: bool = False):
         self.network, self.tokenizer, self.stop, self.fresh_adapter = network, tokenizer, stop, fresh_adapter
-        causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+        causal = base_of(network)
         self._trunk, self._output = causal.base_model, causal.get_output_embeddings()
         self._softcap = getattr(causal.config, "final_logit_softcapping", None)
         self._scale = _logit_scale(causal.config)
@@ -185,7 +185,7 @@ class LanguageModel:
 
     def save(self, folder: str | Path) -> None:
         """Save the model in the format of transformers, or of peft for an adapter, with its tokenizer."""
-        own = {"save_embedding_layers": False} if hasattr(self.network, "peft_config") else {}  # those of the base
+        own = {"save_embedding_layers": False} if is_adapted(self.network) else {}  # those of the base
         self.network.save_pretrained(folder, safe_serialization=True, **own)
         self.tokenizer.save_pretrained(folder)
 

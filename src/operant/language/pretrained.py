@@ -20,10 +20,12 @@ from operant.language.configs import ModelOptions
 from operant.language.huggingface import (
     adapter_state,
     at_home,
+    base_of,
     cached_file,
     is_path,
     load_adapter_config,
     load_tensors,
+    merged,
     set_adapter_state,
     wrapped_network,
 )
@@ -67,7 +69,7 @@ def pretrained(
     network, base = _with_trained_adapter(options, found, device=device, dtype=dtype)
     own = _file(name, "tokenizer_config.json") is not None
     tokenizer = (source if own else Source(replace(options, model=base), kinds=source.kinds)).tokenizer()
-    return (network.merge_and_unload() if options.lora_r else network), tokenizer
+    return (merged(network) if options.lora_r else network), tokenizer
 
 
 def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
@@ -130,7 +132,7 @@ def fingerprint(network: Any, *, adapters: bool = False) -> str:
         network: the network.
         adapters: whether to include adapters.
     """
-    causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+    causal = base_of(network)
     digest = hashlib.sha256()
     named = {
         name.replace(".base_layer", ""): value
@@ -184,7 +186,7 @@ def _with_trained_adapter(
         network = Source(plain).network().to(device=device, dtype=dtype)
     elif depth < _DEPTH:
         below, _ = _with_trained_adapter(plain, under, device=device, dtype=dtype, depth=depth + 1)
-        network = below.merge_and_unload()
+        network = merged(below)
     else:
         raise ValueError(f"--model {name} is a chain of more than {_DEPTH} adapters: merge some of them")
     network.name_or_path = base  # peft records it as the base model
@@ -271,7 +273,7 @@ def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[st
             "set its base model in base_model_name_or_path of adapter_config.json"
         )
     set_adapter_state(network, dict(tensors))
-    causal = network.get_base_model()
+    causal = base_of(network)
     first, last = causal.get_input_embeddings(), causal.get_output_embeddings()
     adapted = "" if type(last) is nn.Linear else "the output layer, whose weights are read directly"
     if not adapted and hasattr(first, "base_layer") and first.base_layer.weight is last.weight:

@@ -11,6 +11,7 @@ import torch
 from operant import catalog
 from operant.language import memory_estimate
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig, is_outside
+from operant.language.huggingface import is_adapted
 from operant.language.in_step import InStep
 from operant.language.models import LanguageModel, load
 from operant.runtime.settings import Settings
@@ -101,7 +102,7 @@ def placed(make: Callable[..., LanguageModel], *, device: torch.device | str, fr
     sharded: Any = import_module("operant.language.sharded")  # imports torch.distributed
     place = sharded.device_of(str(device))
     model = make(device="cpu")  # it may be larger than a GPU
-    if frozen and hasattr(model.network, "get_base_model"):
+    if frozen and is_adapted(model.network):
         model.network.to(place)
         return model
     return sharded.divided(model, memory_estimate.probe(model), device=place)

@@ -10,6 +10,7 @@ import torch
 from operant.language import models
 from operant.language.best import best_state
 from operant.language.configs import ModelOptions
+from operant.language.huggingface import merged
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.run import Run, RunError
 from operant.runtime.weights import opened
@@ -44,9 +45,7 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
             f"{options.init} trained another network than {what} is now: {error}. Restore the original {what}, "
             "or use another run"
         ) from error
-    network = model.network
-    if options.lora_r and hasattr(network, "merge_and_unload"):
-        network = network.merge_and_unload()
+    network = merged(model.network) if options.lora_r else model.network
     return models.finish(network.to(models.DTYPES[options.dtype]), model.tokenizer, options, seed=seed)
 
 

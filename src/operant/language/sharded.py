@@ -25,6 +25,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from operant.language.attention import SUPPORTED, Segment, Segments
+from operant.language.huggingface import is_adapted
 from operant.language.in_step import ModelGroup
 from operant.language.models import LanguageModel
 from operant.runtime.shards import Group, group
@@ -207,7 +208,7 @@ def divided(model: LanguageModel, probed: tuple[float, int], *, device: str) -> 
     Raises:
         ValueError: the model has an adapter, or no list of blocks.
     """
-    if hasattr(model.network, "get_base_model"):
+    if is_adapted(model.network):
         raise ValueError("--fsdp does not support adapters: merge the adapter, or leave out --fsdp")
     found = ShardedModel(
         model.network, model.tokenizer, stop=model.stop, group=cast(ModelGroup, group()), device=device

@@ -15,6 +15,7 @@ from torch import Tensor
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion, Sampling
+from operant.language.huggingface import merged
 from operant.language.models import LanguageModel, finish, load
 from operant.language.pretrained import fingerprint
 from operant.runtime.files import write_durably
@@ -337,8 +338,7 @@ class Service:
         base = load(self.options, seed=self.seed, device=self.device)
         if not rank:
             return base
-        network = base.network.merge_and_unload() if hasattr(base.network, "merge_and_unload") else base.network
-        return finish(network, base.tokenizer, replace(self.options, lora_r=rank), seed=seed)
+        return finish(merged(base.network), base.tokenizer, replace(self.options, lora_r=rank), seed=seed)
 
     def _new(self, model: str, rank: int, seed: int = 0) -> LocalTrainer:
         return LocalTrainer(self._model(rank, seed), self._folder(model) / STATES, seed=self.seed)

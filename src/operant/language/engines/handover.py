@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from operant.language.engines.connection import Connection, ServerError
+from operant.language.huggingface import is_adapted, merged
 from operant.language.models import LanguageModel
 
 CACHE_ATTEMPTS, CACHE_PAUSE = 20, 0.1
@@ -74,8 +75,8 @@ def load(server: Connection, folder: Path) -> None:
 def write(model: LanguageModel, folder: Path) -> None:
     """Write the weights of a model in the format of transformers; adapters are merged into the base model."""
     network = model.network
-    if hasattr(network, "merge_and_unload"):
-        network = copy.deepcopy(network).merge_and_unload()
+    if is_adapted(network):
+        network = merged(copy.deepcopy(network))
     with _quietly():
         network.save_pretrained(folder, safe_serialization=True)
     # safetensors makes files private to their owner, but the server may run as another user.
