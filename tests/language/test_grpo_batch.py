@@ -1,5 +1,7 @@
 """Plans of optimizer steps, weights of tokens, and metrics."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,16 @@ from hypothesis import strategies as st
 
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import ADVANTAGES, GRPOBatch, TokenStats, advantage_of, group_metrics, measured, plan
+from operant.language.grpo_batch import (
+    ADVANTAGES,
+    GRPOBatch,
+    TokenStats,
+    advantage_of,
+    group_metrics,
+    measured,
+    plan,
+    ratio_metrics,
+)
 from operant.language.packing import Sample
 from operant.language.rewards import combine
 from operant.language.rollouts import Answers, Rollout, judge
@@ -151,3 +162,11 @@ def test_answers_without_a_reward_are_not_shown_to_it(median):
 def test_a_function_that_makes_no_advantages_is_rejected_before_any_answer(median, name, said):
     with pytest.raises(ValueError, match=said):
         advantage_of(median.replace(":median", f":{name}"), 4)
+
+
+def test_ratios_of_tokens_are_measured_against_the_clip_range():
+    new, old = torch.log(torch.tensor([1.5, 1.1, 0.5])), torch.zeros(3)
+    found = ratio_metrics(new, old, torch.tensor([1.0, 1.0, -1.0]), (0.2, 0.3))
+    assert found["val/ratio"].tolist() == pytest.approx([1.5, 1.1, 0.5])
+    assert found["policy/clipfrac_avg"].tolist() == [1.0, 0.0, 1.0]
+    assert found["policy/approxkl_avg"].tolist() == pytest.approx([r - 1 - math.log(r) for r in (1.5, 1.1, 0.5)])

@@ -42,7 +42,7 @@ def test_the_loss_sees_advantages_times_importance_weights(batch):
 
 def test_token_stats_are_those_of_the_part_without_a_graph(batch):
     new = torch.tensor([-3.0], requires_grad=True)
-    found = TokenStats(*batch.token_stats([1], new, new + 4, torch.tensor([0.5]), -new))
+    found = batch.token_stats([1], new, new + 4, torch.tensor([0.5]), -new)
     assert not any(column.requires_grad for column in found)
     assert found.ratios.tolist() == pytest.approx([0.1])
     columns = (found.before, found.behavior, found.advantages, found.trust, found.kl, found.policy, found.reference)

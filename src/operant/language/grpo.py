@@ -428,8 +428,7 @@ class GRPO(DeclaredState):
         spread = weight[part][packed.owner]
         policy, reference = factor * spread * trust * losses, config.beta * spread * kl
         backpropagate(policy.sum() + reference.sum())
-        rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
-        return TokenStats(*(row.detach() for row in rows))
+        return TokenStats(before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference).detach()
 
     def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
         """Estimate KL(policy‖ref) at each token."""

@@ -137,6 +137,10 @@ class TokenStats(NamedTuple):
     policy: Tensor
     reference: Tensor
 
+    def detach(self) -> "TokenStats":
+        """Return the statistics without their graph."""
+        return TokenStats(*(column.detach() for column in self))
+
 
 class Learned(NamedTuple):
     """A trained batch with the statistics of its optimizer steps.
@@ -252,6 +256,23 @@ def clipped(ratios: Tensor, advantages: Tensor, *, clip_low: float, clip_high: f
     """
     rho = ratios.exp()
     return (rho < 1 - clip_low) & (advantages < 0), (rho > 1 + clip_high) & (advantages > 0)
+
+
+def ratio_metrics(new: Tensor, old: Tensor, advantages: Tensor, clip: tuple[float, float]) -> dict[str, Tensor]:
+    """Compute metrics `[m]` of the probability ratios of tokens, under the names of TRL's PPO trainer.
+
+    Args:
+        new: log-probabilities of the policy, `[m]`.
+        old: log-probabilities of the policy before the update, `[m]`.
+        advantages: advantages, `[m]`.
+        clip: lower and upper clip range of the ratio.
+    """
+    low, high = clipped(new - old, advantages, clip_low=clip[0], clip_high=clip[1])
+    return {
+        "policy/approxkl_avg": ops.kl_estimate(old, new, "k3"),
+        "policy/clipfrac_avg": (low | high).float(),
+        "val/ratio": (new - old).exp(),
+    }
 
 
 def log_probs_before(

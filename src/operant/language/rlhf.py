@@ -17,6 +17,7 @@ Answers to which no reward function applies are dropped. There is no pretraining
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import Learned, Step, TokenStats, clipped
+from operant.language.grpo_batch import Learned, Step, TokenStats, ratio_metrics
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
@@ -280,19 +281,27 @@ class RLHF(DeclaredState):
         }
         behavior = [torch.tensor(c.log_probs, device=device) for c in completions]
         lengths = torch.tensor([len(row) for row in old], device=device)
-        trust = corrections(
-            torch.cat(old),
-            torch.cat(behavior),
-            config.importance_sampling_correction,
-            lengths,
-            cap=config.importance_sampling_cap,
-        )
+        correction, cap = config.importance_sampling_correction, config.importance_sampling_cap
+        trust = corrections(torch.cat(old), torch.cat(behavior), correction, lengths, cap=cap)
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behavior), trust)
         advantages = whitened(advantages) if config.normalize_advantage == "batch" else advantages
         self._adapt_price(outcome["objective/kl"], len(samples))
-        trusts = list(split(trust, integers(lengths)))
-        made = (samples, planned, behavior, old, values, advantages, trusts, targets, rewards, kl, scores)
-        return RLHFBatch(*made, owners, rollout.group, [c.version for c in completions]), metrics
+        return RLHFBatch(
+            samples=samples,
+            plans=planned,
+            behavior=behavior,
+            old=old,
+            values=values,
+            advantages=advantages,
+            trust=list(split(trust, integers(lengths))),
+            targets=targets,
+            rewards=rewards,
+            kl=kl,
+            scores=scores,
+            owners=owners,
+            group=rollout.group,
+            versions=[c.version for c in completions],
+        ), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats per answer, after `answers` answers (Ziegler et al., section 2.2)."""
@@ -342,12 +351,10 @@ class RLHF(DeclaredState):
         """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches."""
         size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
         weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
-        steppers = [self.stepper, self.critic_stepper]
-        found = backward(
-            steppers, parts, lambda part: self._differentiate(batch, part, weight, policy, critic), self.shards
-        )
-        seen = [TokenStats(*share.pop("tokens")) for share in found if policy]
-        totals = {name: sum((share[name] for share in found), torch.zeros(())) for name in found[0]}
+        differentiate = partial(self._differentiate, batch, weight=weight, policy=policy, critic=critic)
+        found = backward([self.stepper, self.critic_stepper], parts, differentiate, self.shards)
+        seen = [TokenStats(*columns) for _, columns in found if policy]
+        totals = {name: sum((sums[name] for sums, _ in found), torch.zeros(())) for name in found[0][0]}
         tokens = sum(len(batch.old[i]) for part in parts for i in part)
         metrics, skipped = {name: total / tokens for name, total in totals.items()}, 0.0
         if policy:
@@ -363,16 +370,16 @@ class RLHF(DeclaredState):
         return metrics | {"health/updates": torch.tensor(updates), "health/skipped_updates": torch.tensor(skipped)}
 
     def _differentiate(
-        self, batch: RLHFBatch, part: Sequence[int], weight: Tensor, policy: bool, critic: bool
-    ) -> dict[str, Tensor | list[Tensor]]:
+        self, batch: RLHFBatch, part: Sequence[int], *, weight: Tensor, policy: bool, critic: bool
+    ) -> tuple[dict[str, Tensor], TokenStats | None]:
         """Accumulate the gradients of a micro-batch, in which every token of sample i has the loss weight `weight[i]`.
 
         Returns:
-            Sums of metrics; and `tokens`, the fields of a `TokenStats`, if the policy is trained.
+            Sums of metrics; and the statistics of the tokens, if the policy is trained.
         """
         config, device = self.config, self.model.device
         packed, hidden = pack(take(batch.samples, part), device=device), None
-        loss, share, tokens = torch.zeros((), device=device), dict[str, Tensor](), list[Tensor]()
+        loss, share, tokens = torch.zeros((), device=device), dict[str, Tensor](), None
         if policy:
             packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
             losses, share = self._policy_losses(batch, part, new)
@@ -393,8 +400,7 @@ class RLHF(DeclaredState):
             loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
             share["losses/value"] = errors.detach()
         backpropagate(loss)
-        sums: dict[str, Tensor | list[Tensor]] = {name: value.sum() for name, value in share.items()}
-        return sums | ({"tokens": tokens} if policy else {})
+        return {name: value.sum() for name, value in share.items()}, tokens
 
     def take_learned(self) -> Learned | None:
         """Return the last training batch; None if it was already returned."""
@@ -409,13 +415,7 @@ class RLHF(DeclaredState):
             raise ValueError(
                 f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
             )
-        ratios = new.detach() - old
-        low, high = clipped(ratios, advantages, clip_low=config.clip_range[0], clip_high=config.clip_range[1])
-        return losses, {
-            "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
-            "policy/clipfrac_avg": (low | high).float(),
-            "val/ratio": ratios.exp(),
-        }
+        return losses, ratio_metrics(new.detach(), old, advantages, config.clip_range)
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty coefficient of the next update to KL(old‖new) of this one, in nats per token."""

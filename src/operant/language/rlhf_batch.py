@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from operant.language.grpo_batch import GRPOBatch, Learned
+from operant.language.grpo_batch import GRPOBatch, Learned, TokenStats
 from operant.language.logprobs import flat
 from operant.language.packing import Plan, Sample
 
@@ -58,8 +58,8 @@ class RLHFBatch(NamedTuple):
 
     def token_stats(
         self, part: Sequence[int], new: Tensor, entropy: Tensor, weight: Tensor, policy: Tensor
-    ) -> list[Tensor]:
-        """Return the fields of a `operant.language.grpo_batch.TokenStats` of a micro-batch.
+    ) -> TokenStats:
+        """Return the statistics of the tokens of a micro-batch.
 
         Args:
             part: sample indices of the micro-batch.
@@ -68,11 +68,19 @@ class RLHFBatch(NamedTuple):
             weight: loss weights, `[m]`.
             policy: terms of the policy loss, `[m]`.
         """
-        old, kl = flat(part, self.old), flat(part, self.kl)
-        behavior, trust, advantages = (flat(part, rows) for rows in (self.behavior, self.trust, self.advantages))
-        none = torch.zeros_like(old)  # the KL penalty is part of the reward, not of the loss
-        found = [old, behavior, trust, advantages, new - old, entropy, kl, weight, policy, none]
-        return [column.detach() for column in found]
+        old = flat(part, self.old)
+        return TokenStats(
+            before=old,
+            behavior=flat(part, self.behavior),
+            trust=flat(part, self.trust),
+            advantages=flat(part, self.advantages),
+            ratios=new - old,
+            entropy=entropy,
+            kl=flat(part, self.kl),
+            weight=weight,
+            policy=policy,
+            reference=torch.zeros_like(old),  # the KL penalty is part of the reward, not of the loss
+        ).detach()
 
     def record(self, clip: tuple[float, float] | None) -> Learned:
         """Return a record of the batch without optimizer steps.
