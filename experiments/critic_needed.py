@@ -48,7 +48,7 @@ from operant.language import GRPO, RLHF, GRPOConfig, RLHFConfig, examples
 from operant.language.critic import Critic
 from operant.language.engines.native import NativeEngine
 from operant.language.models import LanguageModel
-from operant.language.process_rewards import StepRewards, step_judge
+from operant.language.process_rewards import StepRewards, step_rewards_of
 from operant.language.rewards import combine
 from operant.language.rollouts import Rollout
 from operant.language.tasks import find
@@ -195,7 +195,7 @@ def follow(arm: str, seed: int) -> dict[str, list[float]]:
     model, weights = start(seed)
     model.load_state_dict(weights)
     prompts = examples.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt_length=PROMPT)
-    budget, steps = BATCHES * COMMON["prompts_per_batch"], step_judge(TASK, model.tokenizer)
+    budget, steps = BATCHES * COMMON["prompts_per_batch"], step_rewards_of(TASK, model.tokenizer)
     learner = ARMS[arm](model, prompts, steps, max_tokens=LONGEST, seed=seed, budget=budget)
     curves: dict[str, list[float]] = {"tokens": [], "worth": [], "explained variance": []}
     tokens = 0.0

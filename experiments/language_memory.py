@@ -71,9 +71,9 @@ def learner(arm: str, seed: int) -> Any:
     if arm == "PPO":
         scorer = Scorer(network(seed + 1))
         scorer.model.network.requires_grad_(False)
-        judge = combine([RewardModelFunction(scorer, process=False, separator="\n")])
+        rewards = combine([RewardModelFunction(scorer, process=False, separator="\n")])
         config, critic = RLHFConfig(prompts_per_batch=PROMPTS, num_iterations=1), Critic.copy_of(model)
-        return RLHF(config, model, engine, prompts, judge, critic=critic, **common)
+        return RLHF(config, model, engine, prompts, rewards, critic=critic, **common)
     config = GRPOConfig(prompts_per_batch=2, num_generations=PROMPTS // 2, beta=0.04 * (arm != "GRPO"))
     return GRPO(config, model, engine, prompts, combine([letters]), **common)
 

@@ -183,7 +183,7 @@ def improve(run: Path, seed: int, batches: int, change: dict[str, Any]) -> dict[
             answers = answered(learner.model, asked, 1, seed=seed)
             samples = answers.samples()
             own, ref = (
-                [float(row.sum()) for row in model.likelihoods(samples, tokens=config.micro_batch_tokens)]
+                [float(row.sum()) for row in model.completion_log_probs(samples, tokens=config.micro_batch_tokens)]
                 for model in (learner.model, base)
             )
             now = (

@@ -94,12 +94,12 @@ class Examination:
         self.prompts = examples.prompts(
             model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt_length=PROMPT
         )
-        self.judge = combine(list(task.rewards), None)
+        self.rewards = combine(list(task.rewards), None)
         self.max_tokens = max_tokens or task.max_completion_length
 
     def average(self, model: LanguageModel, count: int, *, seed: int = 0) -> float:
         """Return the mean reward of `count` answers to each prompt, drawn at temperature 1 (avg@count)."""
-        return sampled(model, self.prompts, self.judge, max_tokens=self.max_tokens, count=count, seed=seed).average
+        return sampled(model, self.prompts, self.rewards, max_tokens=self.max_tokens, count=count, seed=seed).average
 
 
 class Recorder(OptimizerStep):
@@ -138,8 +138,8 @@ def learner_of(
     """
     prompts = examples.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt_length=PROMPT)
     longest, budget = config.max_completion_length or task.max_completion_length, batches * config.prompts_per_batch
-    judge = combine(list(task.rewards), None)
-    return GRPO(config, model, NativeEngine(model), prompts, judge, max_tokens=longest, seed=seed, budget=budget)
+    rewards = combine(list(task.rewards), None)
+    return GRPO(config, model, NativeEngine(model), prompts, rewards, max_tokens=longest, seed=seed, budget=budget)
 
 
 def reinforce(

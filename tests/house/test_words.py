@@ -106,7 +106,6 @@ DIALECT = {
 SCRIPT_COMMENT = re.compile(r"(?:^|\s)//.*|/\*.*|^\s*\* .*")
 PHRASES = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in DIALECT), re.IGNORECASE)
 MEANT = {
-    "judge: ": "a parameter",
     "judged: ": "a field",
     "beside: ": "a parameter",
     "picture: ": "a parameter",
@@ -234,7 +233,7 @@ def dialect(name, text):
         ("a.py", 'x = 1\n"""A name.\n\n    Refused values go on.\n"""\n', ["4: Refused", "4: go on"]),
         ("a.py", 'raise ValueError(f"{x} is not finite")  # seldom\n', ["1: not finite", "1: seldom"]),
         ("a.py", "judge, picture = at, once  # the judge\n", ["1: judge"]),
-        ("a.py", '"""Args:\n    judge: reward functions of answers.\n"""\n', []),
+        ("a.py", '"""Args:\n    picture: image of a frame.\n"""\n', []),
         ("a.js", 'f("at once"); // told\n/** Return what. */\nconst judge = 1;\n', ["1: told", "2: Return what"]),
         ("a.md", "It stands for `a picture` at once.\n```\nby chance\n```\n", ["1: stands for", "1: at once"]),
         ("a.md", "It runs 10 steps a second; news travel for ever.\n", ["1: steps a second", "1: news", "1: for ever"]),

@@ -129,7 +129,7 @@ def test_the_score_is_that_of_the_tokens_of_the_answer(tiny, words, in_turns):
     scorer = Scorer(load(ModelOptions(), seed=1))
     with torch.no_grad():
         scorer.head.weight.copy_(torch.linspace(-1, 1, scorer.head.weight.numel()))
-    judge = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
+    reward_model = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
     speaker = ChatModel(tiny, in_turns=in_turns)
     conversation = Conversation(speaker, Sampling(6), seed=0)
     assert conversation.last is None
@@ -138,14 +138,14 @@ def test_the_score_is_that_of_the_tokens_of_the_answer(tiny, words, in_turns):
     found = conversation.last
     assert (found.text, found.prompt_ids, found.truncated) == (text, prompt, found.ids[-1] != 2)
     (expected,) = scorer.scores([Sample(prompt, found.ids)]).tolist()
-    assert score(judge, found, speaker) == expected != 0
+    assert score(reward_model, found, speaker) == expected != 0
 
 
 def test_too_long_answers_are_not_scored(tiny):
-    judge = RewardModelFunction(Scorer(tiny), process=False, separator="\n")
+    reward_model = RewardModelFunction(Scorer(tiny), process=False, separator="\n")
     answer = Answer("1", [1] * 2000, "2", [5] * 49, truncated=True)
     with pytest.raises(ValueError, match="have 2049 tokens, but the reward model accepts at most 2048"):
-        score(judge, answer, ChatModel(tiny, in_turns=False))
+        score(reward_model, answer, ChatModel(tiny, in_turns=False))
 
 
 def test_characters_of_several_tokens_appear_whole(words):

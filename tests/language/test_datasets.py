@@ -40,7 +40,7 @@ def test_rows_of_a_file(tmp_path):
     assert one.held_out == other.held_out
     assert one.task is None
     assert one.max_tokens == MAX_COMPLETION
-    assert one.judge() is None
+    assert one.reward_functions() is None
 
 
 @pytest.mark.parametrize("shared", [0, 3])
@@ -82,25 +82,27 @@ def test_a_task_that_there_is_not():
 
 
 def test_the_task_rewards_unless_others_are_asked_for():
-    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).judge()
+    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).reward_functions()
     assert len(own.names) == len(tasks.find("reverse").rewards)
     asked = GRPOConfig(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5))
-    judge = material(settings(), asked, ("prompt-completion",), seed=0).judge()
-    assert judge.weights == (1.0, 0.5)
+    rewards = material(settings(), asked, ("prompt-completion",), seed=0).reward_functions()
+    assert rewards.weights == (1.0, 0.5)
 
     def extra(completions, **columns):
         return [0.0] * len(completions)
 
-    judge = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).judge([extra])
-    assert judge.names[-1] == "extra"
+    rewards = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).reward_functions(
+        [extra]
+    )
+    assert rewards.names[-1] == "extra"
 
 
 @pytest.mark.parametrize("config", [IterativeGRPOConfig, partial(GRPOConfig, supervision="process")])
 def test_the_weight_of_a_reward_model_is_left_out_where_its_score_is_not_added(config):
     asked = config(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5, 2.0), reward_model="RUN")
-    assert material(settings(), asked, ("prompt-completion",), seed=0).judge().weights == (1.0, 0.5)
+    assert material(settings(), asked, ("prompt-completion",), seed=0).reward_functions().weights == (1.0, 0.5)
     alone = config(reward_weights=(2.0,), reward_model="RUN")
-    assert material(settings(), alone, ("prompt-completion",), seed=0).judge().weights == (1.0,)
+    assert material(settings(), alone, ("prompt-completion",), seed=0).reward_functions().weights == (1.0,)
 
 
 def test_a_data_set_goes_before_the_task():
@@ -116,4 +118,4 @@ def test_a_column_that_a_reward_needs_is_missed_before_anything_is_sampled(tmp_p
     rows.write_text("\n".join(json.dumps({"prompt": f"{i}=", "answer": str(i)}) for i in range(10)))
     config = GRPOConfig(dataset=str(rows), rewards=(f"{tmp_path / 'own.py'}:reward",))
     with pytest.raises(ValueError, match="reward needs the column 'solution', but the data has answer"):
-        material(settings(), config, ("prompt-only",), seed=0).judge()
+        material(settings(), config, ("prompt-only",), seed=0).reward_functions()

@@ -386,7 +386,7 @@ def test_it_raises_the_hidden_reward():
         teacher.iterate()
 
     def expected():
-        likelihoods = torch.stack([row.sum() for row in model.likelihoods(shown, tokens=4096)])
+        likelihoods = torch.stack([row.sum() for row in model.completion_log_probs(shown, tokens=4096)])
         return float((likelihoods.softmax(0) * liked).sum()), float(likelihoods.exp().sum())
 
     before, known = expected()

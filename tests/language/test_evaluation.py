@@ -88,13 +88,13 @@ def test_one_named_reward_decides_what_passes(make_model, prompts):
     def tidy(completions, **_):
         return [0.5] * len(completions)
 
-    judge = combine([right, tidy], [0.5, 1.0])  # a sum of 1 for right answers, and 0.5 for wrong ones
+    rewards = combine([right, tidy], [0.5, 1.0])  # a sum of 1 for right answers, and 0.5 for wrong ones
     options = {"max_tokens": 2, "count": 2, "seed": 0}
-    assert sampled(make_model(), prompts[:2], judge, **options).passes == {1: 0.5, 2: 1.0}
-    found = sampled(make_model(), prompts[:2], judge, decides="tidy", **options)
-    assert (found.passes, found.judge) == ({1: 0.0, 2: 0.0}, "tidy")
+    assert sampled(make_model(), prompts[:2], rewards, **options).passes == {1: 0.5, 2: 1.0}
+    found = sampled(make_model(), prompts[:2], rewards, decides="tidy", **options)
+    assert (found.passes, found.pass_reward) == ({1: 0.0, 2: 0.0}, "tidy")
     with pytest.raises(ValueError, match="pass_reward is 'exact', expected a reward function of the run: right, tidy"):
-        sampled(make_model(), prompts[:2], judge, decides="exact", **options)
+        sampled(make_model(), prompts[:2], rewards, decides="exact", **options)
 
 
 def test_statistics_of_several_answers_per_prompt(make_model, prompts):

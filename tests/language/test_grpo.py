@@ -15,9 +15,9 @@ from operant.language.examples import Prompt
 from operant.language.grpo import GRPO, PRESETS, GRPOConfig
 from operant.language.grpo_batch import plan
 from operant.language.packing import Sample, pack
-from operant.language.process_rewards import step_judge
+from operant.language.process_rewards import step_rewards_of
 from operant.language.rewards import combine
-from operant.language.rollouts import Answers, Rollout, judge
+from operant.language.rollouts import Answers, Rollout, compute_rewards
 from operant.language.tasks import find
 from operant.runtime.encoding import digest
 from operant.runtime.shards import Alone, Shards
@@ -89,7 +89,7 @@ def rollout_of(learner, groups):
         rows = learner.model.log_probs(packed)[0].split(packed.lengths.tolist())
     completions = [Completion(c, r.tolist(), c[-1] != EOS) for c, r in zip(ids, rows, strict=True)]
     answers = Answers(prompts, completions, [""] * len(ids))
-    return Rollout(answers, judge(learner.sampler.judge, answers), size)
+    return Rollout(answers, compute_rewards(learner.sampler.rewards, answers), size)
 
 
 def record(learner, *, move=True):
@@ -422,11 +422,11 @@ def test_process_advantages_of_real_answers(make_model, characters):
     model = make_model()
     config = GRPOConfig(supervision="process", num_generations=3, statistics=1, prompts_per_batch=1)
     judged = combine([varied])
-    options = {"max_tokens": 30, "seed": 0, "budget": 1, "steps": step_judge(find("steps"), characters)}
+    options = {"max_tokens": 30, "seed": 0, "budget": 1, "steps": step_rewards_of(find("steps"), characters)}
     learner = GRPO(config, model, NativeEngine(model), [prompt], judged, **options)
     answers = Answers([prompt] * 4, completions, texts)
     batch = learner.estimate_advantages(
-        Rollout(answers, judge(judged, answers), 4, options["steps"]([prompt] * 4, completions))
+        Rollout(answers, compute_rewards(judged, answers), 4, options["steps"]([prompt] * 4, completions))
     )
     spread = math.sqrt(2 / 7) + 1e-4
     right, wrong = 1 / 2 / spread, -1 / 2 / spread

@@ -160,13 +160,13 @@ def test_resume_is_exact(make_learner, after):
 def test_it_learns_what_the_annotator_likes_from_a_reward_model_that_knows_nothing(make_learner):
     learner = make_learner(prompts_per_batch=6, num_generations=6, learning_rate=1e-2, beta=0.0, filter="none")
     liked = []
-    inner = learner.grpo.sampler.judge
+    inner = learner.grpo.sampler.rewards
 
     def noted(**given):
         liked.append(sum(early(given["prompts"], given["completions"], [])) / len(given["completions"]))
         return inner(**given)
 
-    learner.grpo.sampler.judge = noted
+    learner.grpo.sampler.rewards = noted
     for _ in range(40):
         learner.iterate()
     assert sum(liked[:4]) / 4 < 0.6

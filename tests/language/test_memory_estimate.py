@@ -30,10 +30,10 @@ class WithReference:
 
     __module__ = "operant.language.tests"
 
-    def __init__(self, model, critic=None, judge=None):
+    def __init__(self, model, critic=None, rewards=None):
         self.model, self.reference = model, Reference(model)
         self.stepper = OptimizerStep(model.trained(), LanguageConfig())
-        self.critic, self.judge = critic, judge
+        self.critic, self.rewards = critic, rewards
 
 
 def count(model):
@@ -87,7 +87,7 @@ def test_references_and_critics_are_weights_that_are_not_trained(make_model):
 def test_reward_models_behind_reward_functions_are_weights(make_model):
     model, scorers = make_model(), [Scorer(make_model(seed=seed)) for seed in (1, 2)]
     functions = [RewardModelFunction(scorer, process=False, separator="\n") for scorer in scorers]
-    found = estimate([WithReference(model, judge=combine([len, *functions]))], tokens=1)
+    found = estimate([WithReference(model, rewards=combine([len, *functions]))], tokens=1)
     heads = 2 * (model.width + 1)
     assert found.weights == 4 * (4 * count(model) + heads)
     assert found.gradients == 4 * count(model), "reward models are not trained"
@@ -97,7 +97,7 @@ def test_the_model_of_step_rewards_counts_as_weights(make_model, tmp_path):
     small = {"budget": 4, "train_examples": 4, "held_out": 2, "batch_size": 4, "progress": "silent"}
     api.train("process-reward-model", "steps", run=tmp_path / "run", **small)
     model, scorer = make_model(), load(ModelOptions(init=str(tmp_path / "run")), seed=0)
-    found = estimate([WithReference(model, judge=load_step_rewards(str(tmp_path / "run")))], tokens=1)
+    found = estimate([WithReference(model, rewards=load_step_rewards(str(tmp_path / "run")))], tokens=1)
     head = scorer.width + 1 + 2  # a weight for each number of the hidden state, a bias, and two for log-probabilities
     assert found.weights == 4 * (2 * count(model) + count(scorer) + head)
 

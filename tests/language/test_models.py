@@ -85,9 +85,9 @@ def test_entropies_and_temperature_are_those_of_the_logits(make_model):
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 1000])
-def test_likelihoods_of_each_sample(make_model, tokens):
+def test_log_probabilities_of_each_sample(make_model, tokens):
     model = make_model()
-    rows = model.likelihoods(SAMPLES, tokens=tokens)
+    rows = model.completion_log_probs(SAMPLES, tokens=tokens)
     assert [len(row) for row in rows] == [3, 2, 4]
     torch.testing.assert_close(torch.cat(rows), log_probs(model))
     assert not rows[0].requires_grad

@@ -6,7 +6,7 @@ import torch
 from operant.language import process_rewards
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
-from operant.language.process_rewards import join_steps, last_tokens, placed, step_judge, table
+from operant.language.process_rewards import join_steps, last_tokens, placed, step_rewards_of, table
 from operant.language.tasks import find
 
 PROMPT = "12+7+5="
@@ -24,7 +24,7 @@ def answer(tokenizer, text, *, cut=False):
 
 def judged(tokenizer, *answers):
     prompt = Prompt(encode(tokenizer, PROMPT), {"prompt": PROMPT})
-    return step_judge(find("steps"), tokenizer)([prompt] * len(answers), answers)
+    return step_rewards_of(find("steps"), tokenizer)([prompt] * len(answers), answers)
 
 
 def test_the_end_of_sequence_belongs_to_the_last_step(characters):
@@ -96,4 +96,4 @@ def test_tables_that_are_joined_are_as_wide_as_the_longest_row():
 
 def test_a_task_without_steps(characters):
     with pytest.raises(ValueError, match=r"reverse.* has no step rewards; use the task `steps`"):
-        step_judge(find("reverse"), characters)
+        step_rewards_of(find("reverse"), characters)

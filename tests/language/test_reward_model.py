@@ -96,7 +96,7 @@ def test_the_loss_of_pairs_by_hand():
     assert pairs.better.tolist() == [0, 2]
     assert pairs.margins.tolist() == [0, 0.5]
     own.scorer.read = lambda *_: scores
-    judged = own.judge(batch)[1]
+    judged = own.score(batch)[1]
     assert judged.losses.tolist() == pytest.approx([0.313262, 1.701413], abs=1e-5)
     assert judged.right.tolist() == [1, 0]
     assert judged.margins.tolist() == [1, -1]
@@ -112,7 +112,7 @@ def test_a_ranking_is_all_its_pairs_and_each_weighs_the_same():
     own, scores = learner(), torch.tensor([1.0, 0.5, -0.2])
     own.scorer.read = lambda *_: scores
     expected = sum(math.log1p(math.exp(-d)) for d in (0.5, 1.2, 0.7)) / 3
-    assert float(own.judge([ranking])[1].losses) == pytest.approx(expected, abs=1e-6)
+    assert float(own.score([ranking])[1].losses) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_ranking_of_two_is_a_pair():
@@ -136,7 +136,7 @@ def test_plackett_luce_of_three_by_hand():
     own.scorer.read = lambda *_: scores
     first = -0.3 + math.log(math.exp(0.3) + math.exp(1.0) + math.exp(-0.5))
     second = -1.0 + math.log(math.exp(1.0) + math.exp(-0.5))
-    assert float(own.judge(own.examples)[1].losses) == pytest.approx(first + second, abs=1e-6)
+    assert float(own.score(own.examples)[1].losses) == pytest.approx(first + second, abs=1e-6)
 
 
 def test_the_loss_of_steps_is_a_cross_entropy_at_their_last_tokens():
@@ -338,7 +338,7 @@ def test_imitation_is_of_right_steps_and_of_the_better_answer(rows, supervision)
     samples = [sample for e in batch for sample in e.samples]
     marks = [mark for e in batch for mark in e.imitated]
     with torch.no_grad():
-        nats = [-row for row in own.model.likelihoods(samples, tokens=1000)]
+        nats = [-row for row in own.model.completion_log_probs(samples, tokens=1000)]
     chosen = torch.cat([row[torch.tensor(mark)] for row, mark in zip(nats, marks, strict=True)])
     metrics, gradient = recorded(own, rows)
     assert float(metrics["losses/lm"]) == pytest.approx(float(chosen.mean()), rel=1e-5)

@@ -223,10 +223,10 @@ def test_texts_of_completions():
 
 
 def test_names_of_functions_and_objects():
-    class Judge:
+    class Custom:
         pass
 
-    assert (name_of(lengths), name_of(Judge())) == ("lengths", "Judge")
+    assert (name_of(lengths), name_of(Custom())) == ("lengths", "Custom")
 
 
 # Arguments of TRL's functions besides the columns
@@ -242,11 +242,11 @@ def test_functions_see_the_trainer_and_log():
         log_extra("length", list(map(len, completions)))
         return [0.0] * len(completions)
 
-    judge = combine([reward])
-    found = judge(PROMPTS, COMPLETIONS, IDS, trainer_state={"global_step": 3, "max_steps": 9})
+    rewards = combine([reward])
+    found = rewards(PROMPTS, COMPLETIONS, IDS, trainer_state={"global_step": 3, "max_steps": 9})
     assert found.metrics == {"kept": 2.0}
     assert found.extra == {"length": list(map(len, COMPLETIONS))}
-    judge(PROMPTS, COMPLETIONS, IDS)
+    rewards(PROMPTS, COMPLETIONS, IDS)
     assert steps == [(3, 9), (3, 9)], "omitted values stay the same"
 
 

@@ -13,7 +13,7 @@ from operant.language.rollouts import (
     Rollout,
     Sampler,
     ask,
-    judge,
+    compute_rewards,
     length_metrics,
     reward_metrics,
     shuffled,
@@ -104,7 +104,7 @@ def test_answers_have_the_version_of_the_weights(make_sampler):
 def test_answers_of_other_weights_are_rejected_before_they_are_judged(make_sampler, version):
     sampler = make_sampler()
     sampler.update(sampler.engine.model, 3)
-    sampler.engine.version, sampler.judge = version, None
+    sampler.engine.version, sampler.rewards = version, None
     said = f"weights of version {version} sampled a completion, expected at most max_staleness=0 updates .* version 3"
     with pytest.raises(ValueError, match=said):
         sampler.draw(2, 2)
@@ -187,7 +187,7 @@ def test_answers_to_conversations_are_messages(row):
         return [1.0]
 
     answers = Answers([Prompt([1, 3], row)], [Completion([7, 2], [-1.0, -1.0], False)], ["x"])
-    judge(combine([watch]), answers)
+    compute_rewards(combine([watch]), answers)
     assert seen == {
         "prompts": [[USER]],
         "completions": [[{"role": "assistant", "content": "x"}]],
@@ -204,7 +204,7 @@ def test_functions_know_how_far_training_is(make_sampler, make_model):
         return [0.0] * len(completions)
 
     sampler = make_sampler()
-    sampler.judge, sampler.budget, sampler.prompts_per_batch = combine([reward]), 7, 2
+    sampler.rewards, sampler.budget, sampler.prompts_per_batch = combine([reward]), 7, 2
     parts = []
     for version, draws in ((1, [2]), (2, [1, 1]), (3, [2])):  # a batch may be refilled
         parts += [sampler.draw(count, 2) for count in draws]
@@ -225,7 +225,7 @@ def test_functions_that_log_do_not_replace_the_metrics_of_training():
         return [1.0 for _ in completions]
 
     answers = Answers([Prompt([1, 3], {"prompt": "a"})], [Completion([7, 2], [-1.0, -1.0], False)], ["x"])
-    found = reward_metrics(Rollout(answers, judge(combine([logging]), answers), 1))
+    found = reward_metrics(Rollout(answers, compute_rewards(combine([logging]), answers), 1))
     assert (found["reward"], found["seen"]) == (1.0, 3.0)
 
 
@@ -239,7 +239,7 @@ def test_reward_functions_are_given_what_the_rows_have():
     rows = [{"prompt": "a", "answer": 5, "completion": "demonstrated"}, {"prompt": "b", "level": "hard"}]
     prompts = [Prompt([1, 3], rows[0]), Prompt([1, 4], rows[1])]
     completions = [Completion([7, 2], [-1.0, -1.0], False), Completion([8], [-1.0], True)]
-    found = judge(combine([watch]), Answers(prompts, completions, ["x", "y"]))
+    found = compute_rewards(combine([watch]), Answers(prompts, completions, ["x", "y"]))
     assert found.total.tolist() == [1.0, 2.0]
     for name in ("trainer_state", "log_metric", "log_extra"):
         del seen[name]
@@ -276,7 +276,7 @@ def rollout_of(table, weights, group):
     count = len(table[0])
     texts = ["x"] * count
     answers = Answers([Prompt([1], {"prompt": ""})] * count, [Completion([2], [0.0], False)] * count, texts)
-    return Rollout(answers, judge(judged, answers), group)
+    return Rollout(answers, compute_rewards(judged, answers), group)
 
 
 def test_rewards_by_hand():

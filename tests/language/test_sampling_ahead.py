@@ -144,7 +144,7 @@ def test_answers_that_are_two_updates_old_are_rejected_before_they_are_judged(ma
     sampler.begin(3, 2)
     sampler.update(None, 1)
     sampler.update(None, 2)
-    sampler.judge = None
+    sampler.rewards = None
     said = "weights of version 0 sampled a completion, expected at most max_staleness=1 updates before .* version 2"
     with pytest.raises(ValueError, match=said):
         sampler.draw(3, 2)

@@ -99,7 +99,7 @@ def test_a_head_with_features_reads_them(scorer):
     samples = [Sample([1, 9, 10], [20, 21, EOS]), Sample([1, 8], [40, 41, 42, EOS])]
     found = own.step_scores(samples, [[0, 2], [1, 3]])
     alone = own.step_scores(samples, [[0, 2], [1, 3]], tokens=1)
-    for one, other, row in zip(found, alone, scorer.model.likelihoods(samples, tokens=1000), strict=True):
+    for one, other, row in zip(found, alone, scorer.model.completion_log_probs(samples, tokens=1000), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
         first, second = (row[0], row[1:]) if len(row) == 3 else (row[:2].min(), row[2:])
         expected = torch.stack([2.5 * first, 0.5 * second.min() + 2.0 * row.min()])
@@ -218,14 +218,14 @@ def test_a_run_becomes_a_reward_function(runs):
 
 
 def test_a_process_run_scores_steps(runs):
-    judge = load_step_rewards(str(runs / "process"))
+    step_rewards = load_step_rewards(str(runs / "process"))
     tokenizer = load_scorer(str(runs / "process")).scorer.model.tokenizer
     prompts, completions = [], []
     for text in ("12+7=19\n19-5=14\n14", "12"):
         prompt, ids = encode_pair(tokenizer, "12+7-5=", text, eos_ids={EOS})
         prompts.append(Prompt(prompt, {"prompt": "12+7-5="}))
         completions.append(Completion(ids, [0.0] * len(ids), False))
-    rewards, ends, exists = judge(prompts, completions)
+    rewards, ends, exists = step_rewards(prompts, completions)
     assert exists.tolist() == [[True, True, True], [True, False, False]]
     assert ends.tolist() == [[7, 15, 18], [2, 0, 0]]
     assert ((rewards[exists] > 0) & (rewards[exists] < 1)).all()

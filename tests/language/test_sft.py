@@ -129,7 +129,7 @@ def test_the_best_weights_are_kept(make):
     assert losses[-2] > min(losses)
     assert float(metrics["validation/loss"]) == min(losses) == losses[-1]
     torch.testing.assert_close(parameters(learner), states[losses.index(min(losses))])
-    rows = learner.model.likelihoods(against, tokens=100)
+    rows = learner.model.completion_log_probs(against, tokens=100)
     assert -float(torch.cat(rows).mean()) == pytest.approx(min(losses), rel=1e-5)
 
 

@@ -25,10 +25,10 @@ def rate(function, completions, **columns):
 
 def test_a_function_of_trl_in_a_file(tmp_path):
     (tmp_path / "trl.py").write_text(TRL)
-    judge = combine([user_function(f"{tmp_path / 'trl.py'}:reward")])
+    rewards = combine([user_function(f"{tmp_path / 'trl.py'}:reward")])
     said = [[{"role": "assistant", "content": text}] for text in "ab"]
     state = {"global_step": 4, "max_steps": 9}
-    found = judge([[], []], said, [[1], [2]], trainer_state=state, answer=["a", "x"])
+    found = rewards([[], []], said, [[1], [2]], trainer_state=state, answer=["a", "x"])
     assert found.total.tolist() == [4.0, 4.0]
     assert (found.metrics, found.extra) == ({"right": 1.0}, {"said": ["a", "b"]})
     plain = user_function(f"{tmp_path / 'trl.py'}:plain")
@@ -101,7 +101,7 @@ def test_the_last_function_of_a_name_counts(after, needed, tmp_path):
 
 def test_metrics_of_several_workers_are_weighted_by_their_answers(tmp_path):
     (tmp_path / "times.py").write_text(TIMES)
-    judge = combine([user_function(f"{tmp_path / 'times.py'}:lengths", workers=2)])
+    rewards = combine([user_function(f"{tmp_path / 'times.py'}:lengths", workers=2)])
     answers = ["a", "abcd", "abcdefg"]
-    found = judge(["", "", ""], answers, [[1], [1], [1]])
+    found = rewards(["", "", ""], answers, [[1], [1], [1]])
     assert found.metrics["length"] == pytest.approx(4.0)

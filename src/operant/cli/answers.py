@@ -86,7 +86,7 @@ def sampled_fields(seeds: Sequence[int], statistics: Sequence["Sampled"]) -> dic
             "interval": s.interval,
             "pass": {str(k): v for k, v in s.passes.items()},
             "missing": s.missing,
-            "pass_reward": s.judge,
+            "pass_reward": s.pass_reward,
         }
         for seed, s in zip(seeds, statistics, strict=True)
     ]

@@ -126,21 +126,21 @@ class Conversation:
         return prompt, ids, limit - len(ids)
 
 
-def score(judge: RewardModelFunction, answer: Answer, speaker: ChatModel) -> float | None:
+def score(reward_model: RewardModelFunction, answer: Answer, speaker: ChatModel) -> float | None:
     """Score an answer with a reward model; None if its tokenizer lacks a character of the answer.
 
     Args:
-        judge: reward model.
+        reward_model: reward model.
         answer: answer to score.
         speaker: model that sampled the answer.
 
     Raises:
         ValueError: the reward model cannot tokenize the prompt, or its context is too short.
     """
-    limit, length = _most_tokens(judge.scorer.model), len(answer.prompt_ids) + len(answer.ids)
+    limit, length = _most_tokens(reward_model.scorer.model), len(answer.prompt_ids) + len(answer.ids)
     if length > limit:
         raise ValueError(f"prompt and answer have {length} tokens, but the reward model accepts at most {limit}")
-    own = judge.for_tokenizer(speaker.model.tokenizer)
+    own = reward_model.for_tokenizer(speaker.model.tokenizer)
     ids, cut = [answer.prompt_ids], [answer.truncated]
     return own([answer.prompt], [answer.text], [answer.ids], prompt_ids=ids, truncated=cut)[0]
 

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeVar
 from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.data import Kind, Row, kind, read_rows, same_prompts, split_rows
-from operant.language.rewards import check_columns, combine
-from operant.language.rollouts import Judge
+from operant.language.rewards import RewardFunctions, check_columns, combine
 from operant.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class TrainingData:
         except ValueError as error:
             raise ValueError(f"in the {part} examples, {error}") from error
 
-    def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
+    def reward_functions(self, extra: Sequence[Callable[..., Any]] = ()) -> RewardFunctions | None:
         """Return the configured reward functions, or those of the task; None if there are none.
 
         Args:

@@ -15,8 +15,8 @@ from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.examples import Prompt
 from operant.language.models import LanguageModel
-from operant.language.rewards import Rewards
-from operant.language.rollouts import Answers, Judge, ask, asked, judge
+from operant.language.rewards import RewardFunctions, Rewards
+from operant.language.rollouts import Answers, ask, asked, compute_rewards
 from operant.runtime.statistics import stratified_bootstrap
 from operant.tensors import floats, integers
 
@@ -35,11 +35,11 @@ class Sampled:
             reward.
         interval: 95 % bootstrap interval of `average` over the prompts.
         passes: pass@k by k, the unbiased estimate of the probability that at least one of k answers is correct (its
-            reward by the function `judge` is at least 1), over prompts with at least k rewarded answers; NaN if there
-            is none.
+            reward by the function `pass_reward` is at least 1), over prompts with at least k rewarded answers; NaN if
+            there is none.
         samples: number of answers per prompt, n.
         missing: number of answers without a reward.
-        judge: name of the reward function that determines whether an answer is correct.
+        pass_reward: name of the reward function that determines whether an answer is correct.
     """
 
     average: float
@@ -47,7 +47,7 @@ class Sampled:
     passes: dict[int, float]
     samples: int
     missing: int = 0
-    judge: str = ""
+    pass_reward: str = ""
 
 
 class Scored(NamedTuple):
@@ -67,12 +67,12 @@ class Scored(NamedTuple):
 def greedy(
     model: LanguageModel,
     prompts: Sequence[Prompt],
-    rewards: Judge,
+    rewards: RewardFunctions,
     *,
     max_tokens: int,
     rows: int = ROWS,
     interrupted: Callable[[], bool] = lambda: False,
-    trained_on: Judge | None = None,
+    trained_on: RewardFunctions | None = None,
     start: Start | None = None,
     tokens: int = 16_384,
     version: int | None = None,
@@ -101,11 +101,11 @@ def greedy(
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
-    judged = judge(rewards, answers)
+    judged = compute_rewards(rewards, answers)
     scores = floats(judged.total)
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
-    others = judge(rewards, drawn)
+    others = compute_rewards(rewards, drawn)
     metrics = {} if trained_on is None else _rewarded(trained_on, answers)
     if start is not None:
         metrics |= start.kl(model, drawn.samples(), tokens=tokens)
@@ -113,9 +113,9 @@ def greedy(
     return Scored(scores, shown if version is None else [{**one, "version": version} for one in shown], metrics)
 
 
-def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:
+def _rewarded(rewards: RewardFunctions, answers: Answers) -> dict[str, float]:
     """Return the mean training rewards of the greedy answers, in total and by function."""
-    found = judge(rewards, answers)
+    found = compute_rewards(rewards, answers)
     means = dict(zip(found.names, floats(found.table.nanmean(0)), strict=True))
     own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
     return {"eval/reward": float(found.total.nanmean()), **own}
@@ -141,7 +141,7 @@ def _shown(answers: Answers, judged: Rewards, temperature: float) -> list[dict[s
 def sampled(
     model: LanguageModel,
     prompts: Sequence[Prompt],
-    rewards: Judge,
+    rewards: RewardFunctions,
     *,
     max_tokens: int,
     count: int,
@@ -168,7 +168,7 @@ def sampled(
     generator = streams.torch_generator(seed, "evaluation")
     engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
     answers = ask(engine, prompts, count, sampling, tokenizer=model.tokenizer, generator=generator)
-    judged = judge(rewards, answers)
+    judged = compute_rewards(rewards, answers)
     name = deciding(decides, judged.names)
     means = judged.total.view(-1, count).double().nanmean(1)
     means = means[~means.isnan()]
@@ -179,7 +179,7 @@ def sampled(
         passes=_passes(judged.table[:, judged.names.index(name)].view(-1, count)),
         samples=count,
         missing=int((~judged.valid).sum()),
-        judge=name,
+        pass_reward=name,
     )
 
 

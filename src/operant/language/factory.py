@@ -22,10 +22,9 @@ from operant.language.evaluation import Sampled, Scored, deciding, greedy, sampl
 from operant.language.iterative import companions, reward_run
 from operant.language.ledger import take_ledger
 from operant.language.models import LanguageModel
-from operant.language.process_rewards import StepRewards, step_judge
+from operant.language.process_rewards import StepRewards, step_rewards_of
 from operant.language.processes import loaded, shards_of
-from operant.language.rewards import combine
-from operant.language.rollouts import Judge
+from operant.language.rewards import RewardFunctions, combine
 from operant.language.runs import check_policy
 from operant.language.scoring import RewardModelFunction, load_scorer, load_step_rewards, starting_head
 from operant.runtime.configuration import learner_kind
@@ -216,39 +215,38 @@ def _memory_note(members: Sequence[Member], settings: Settings, config: Language
 def answering(
     model: LanguageModel,
     data: TrainingData,
-    judge: Judge | None,
+    rewards: RewardFunctions | None,
     *,
     seed: int,
-    trained_on: Judge | None = None,
+    trained_on: RewardFunctions | None = None,
     engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Return the evaluation functions of a policy: `score` and `sample` of `Member`.
 
     On a built-in task the score is the task's reward, independent of the training reward; on a data set it is the
-    reward by `judge`. The rewards `trained_on` of the same answers are additional metrics if the functions differ.
+    reward by `rewards`. The rewards by `trained_on` for the same answers are additional metrics if they differ.
     The saved answers have the version of the weights of the training's sampling engine, if any.
     """
     decides = getattr(data.config, "pass_reward", "")
     if data.task:
-        judge = combine(data.task.rewards, data.task.reward_weights)
-    if judge is None:
+        rewards = combine(data.task.rewards, data.task.reward_weights)
+    if rewards is None:
         return {}
-    if names := getattr(judge, "names", ()):  # report an invalid name now, not after training
-        deciding(decides, names)
+    deciding(decides, rewards.names)  # report an invalid name now, not after training
     encoded = partial(examples.prompts, model.tokenizer, max_prompt_length=data.config.max_prompt_length)
     prompts = data.encode("evaluation", encoded)
     check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_batch_size", ROWS)}
-    if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
+    if trained_on is not None and trained_on.names == rewards.names:
         trained_on = None
     more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
 
     def score(count: int, stop: Interrupted) -> Scored:
         version = None if engine is None else engine.version
-        return greedy(model, prompts[:count], judge, interrupted=stop, version=version, **size, **more)
+        return greedy(model, prompts[:count], rewards, interrupted=stop, version=version, **size, **more)
 
     def sample(count: int, most: int) -> Sampled:
-        return sampled(model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size)
+        return sampled(model, prompts[:most], rewards, count=count, seed=seed, decides=decides, **size)
 
     return {"score": score, "sample": sample}
 
@@ -281,10 +279,10 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
     def likelihood(count: int, _: Interrupted) -> Scored:
-        rows = model.likelihoods(held_out[:count], tokens=config.micro_batch_tokens)
+        rows = model.completion_log_probs(held_out[:count], tokens=config.micro_batch_tokens)
         return Scored([float(row.mean()) for row in rows])
 
-    scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.judge(), seed=seed)}
+    scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.reward_functions(), seed=seed)}
     return Member(learner, **scoring)
 
 
@@ -294,8 +292,8 @@ def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     steps = _steps(config, data, model, seed, device) if config.supervision == "process" else None
     checked = steps is not None and data.task is not None  # the reward model scores steps, the task whole answers
     scorers = [] if checked else _reward_model(config, model, seed, device)
-    judge = _needed(data.judge(scorers), settings)
-    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, steps=steps)
+    rewards = _needed(data.reward_functions(scorers), settings)
+    return _sampling(kind_, settings, data, model, rewards, seed=seed, scorers=scorers, steps=steps)
 
 
 def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -305,10 +303,12 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     learned = material(run.settings, options, ACCEPTS["reward-model"], seed=seed)  # of rankings, the best and the worst
     shards = kind_.keywords["shards"] if isinstance(kind_, partial) else None
     common: dict[str, Any] = {"seed": seed, "budget": settings.budget, "device": device, "shards": shards}
-    others = companions(config, learned.train, data.judge(), limits=learned.limits, **common)
+    others = companions(config, learned.train, data.reward_functions(), limits=learned.limits, **common)
     own: dict[str, Any] = {"process": False, "separator": "\n", "tokens": config.micro_batch_tokens}
     scorer = RewardModelFunction(others.reward.scorer, tokenizer=model.tokenizer, **own)
-    return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
+    return _sampling(
+        kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.reward_functions(), others=others
+    )
 
 
 def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -342,7 +342,7 @@ def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     def score(count: int, _: Interrupted) -> Scored:
         return Scored(learner.accuracies(count))
 
-    scoring: dict[str, Any] = {"score": score, **answering(model, data, data.judge(), seed=seed)}
+    scoring: dict[str, Any] = {"score": score, **answering(model, data, data.reward_functions(), seed=seed)}
     return Member(learner, **scoring)
 
 
@@ -350,23 +350,23 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
     model = _policy(config, seed=seed, device=device)
     scorers = _reward_model(config, model, seed, device)
-    judge = _needed(data.judge(scorers), settings)
+    rewards = _needed(data.reward_functions(scorers), settings)
     outcome = any(not scorer.process for scorer in scorers)
     same = all(scorer.same_vocabulary for scorer in scorers)
     if seed == settings.seeds[0]:
         warn_of_warmup(config, batch=config.prompts_per_batch, budget=settings.budget)
     critic = starting_critic(config, model, outcome=outcome, same_vocabulary=same, seed=seed, device=device)
-    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, critic=critic)
+    return _sampling(kind_, settings, data, model, rewards, seed=seed, scorers=scorers, critic=critic)
 
 
-def _needed(judge: Judge | None, settings: Settings) -> Judge:
+def _needed(rewards: RewardFunctions | None, settings: Settings) -> RewardFunctions:
     """Return the reward functions, or raise an error if there are none."""
-    if judge is None:
+    if rewards is None:
         raise ValueError(
             "there is no reward function: add --rewards or --reward-model (see `operant train "
             f"{settings.algorithm} --help`)"
         )
-    return judge
+    return rewards
 
 
 def _sampling(
@@ -374,10 +374,10 @@ def _sampling(
     settings: Settings,
     data: TrainingData,
     model: LanguageModel,
-    judge: Judge,
+    rewards: RewardFunctions,
     *,
     seed: int,
-    scored_by: Judge | None = None,
+    scored_by: RewardFunctions | None = None,
     scorers: Sequence[RewardModelFunction] = (),
     **own: Any,
 ) -> Member:
@@ -388,9 +388,9 @@ def _sampling(
         settings: settings of the run.
         data: training prompts and the configuration.
         model: policy.
-        judge: reward functions.
+        rewards: reward functions.
         seed: seed of the learner.
-        scored_by: reward functions of the evaluation on a data set. Default: `judge`.
+        scored_by: reward functions of the evaluation on a data set. Default: `rewards`.
         scorers: reward models among the reward functions.
         **own: other arguments of the learner.
     """
@@ -406,14 +406,14 @@ def _sampling(
         model,
         engine,
         prompts,
-        judge,
+        rewards,
         max_tokens=data.max_tokens,
         seed=seed,
         budget=settings.budget,
         **own,
     )
-    learned = judge if config.reward_model else None
-    scoring = answering(model, data, scored_by or judge, seed=seed, trained_on=learned, engine=engine)
+    learned = rewards if config.reward_model else None
+    scoring = answering(model, data, scored_by or rewards, seed=seed, trained_on=learned, engine=engine)
     return Member(learner, engine=engine, **scoring)
 
 
@@ -423,7 +423,7 @@ def _steps(
     """Return the reward function of steps: a process reward model, or the task's."""
     if config.reward_model:
         return load_step_rewards(config.reward_model, **_options_of_reward_model(config, model, seed, device))
-    return step_judge(data.task, model.tokenizer) if data.task else None
+    return step_rewards_of(data.task, model.tokenizer) if data.task else None
 
 
 def _reward_model(config: SamplingConfig, model: LanguageModel, seed: int, device: str) -> list[RewardModelFunction]:

@@ -44,7 +44,8 @@ from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward, progress
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
-from operant.language.rollouts import Judge, Rollout
+from operant.language.rewards import RewardFunctions
+from operant.language.rollouts import Rollout
 from operant.language.sampling_ahead import sampler_of
 from operant.runtime.bounds import (
     Interval,
@@ -236,7 +237,7 @@ class GRPO(DeclaredState):
         model: policy; the reference is a copy of its initial state.
         engine: sampling engine.
         prompts: training prompts.
-        judge: reward functions.
+        rewards: reward functions.
         max_tokens: maximum number of tokens of an answer, including EOS.
         seed: random seed of the prompt order and of sampling.
         budget: number of training prompts.
@@ -260,7 +261,7 @@ class GRPO(DeclaredState):
         model: LanguageModel,
         engine: Engine,
         prompts: Sequence[Prompt],
-        judge: Judge,
+        rewards: RewardFunctions,
         *,
         max_tokens: int,
         seed: int,
@@ -273,7 +274,7 @@ class GRPO(DeclaredState):
         self.config, self.model, self.budget, self.shards = config, model, budget, shards or Shards()
         common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
         common["prompts_per_batch"] = config.prompts_per_batch
-        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
+        self.sampler = sampler_of(config, engine, prompts, rewards, model.tokenizer, **common)
         self.max_tokens, self.steps, self.seed, self.iterations, self._warned = max_tokens, steps, seed, 0, False
         self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
         self.objective = objective_of(config.objective)

@@ -51,7 +51,7 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
     function: Callable[[Tensor], object] = doors.load(name, expected=expected, group="operant.advantages")
     doors.require_arguments(function, f"advantage {name}", 1, expected)
 
-    def judged(rewards: Tensor) -> Tensor:
+    def checked(rewards: Tensor) -> Tensor:
         found: object = function(rewards)
         if not isinstance(found, Tensor) or found.shape != rewards.shape or not bool(torch.isfinite(found).all()):
             kind = "" if isinstance(found, Tensor) else f", a {type(found).__name__}"
@@ -64,12 +64,12 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
     def advantages(rewards: Tensor, valid: Tensor, eps: float) -> Tensor:
         found, whole = torch.zeros_like(rewards), valid.all(1)
         if bool(whole.any()):
-            found[whole] = judged(rewards[whole])
+            found[whole] = checked(rewards[whole])
         for row in integers((~whole & (valid.sum(1) > 1)).nonzero().flatten()):
-            found[row, valid[row]] = judged(rewards[row : row + 1, valid[row]])[0]
+            found[row, valid[row]] = checked(rewards[row : row + 1, valid[row]])[0]
         return found
 
-    judged(torch.stack([torch.arange(group) / group, torch.ones(group)]))
+    checked(torch.stack([torch.arange(group) / group, torch.ones(group)]))
     return advantages
 
 

@@ -28,8 +28,7 @@ from operant.language.preferences.annotator import SimulatedAnnotator
 from operant.language.preferences.items import Item, Presentation
 from operant.language.processes import loaded
 from operant.language.reward_model import RewardModel, RewardModelConfig
-from operant.language.rewards import Rewards
-from operant.language.rollouts import Judge
+from operant.language.rewards import RewardFunctions, Rewards
 from operant.language.scoring import is_classifier, starting_head
 from operant.language.tasks import Row
 from operant.ops.weights import Aggregation
@@ -86,6 +85,18 @@ class Companions(NamedTuple):
     history: list[Pair]
 
 
+class Observed:
+    """Reward functions whose arguments are also passed to another function, before the rewards are computed."""
+
+    def __init__(self, rewards: RewardFunctions, observe: Callable[[Mapping[str, Sequence[Any]]], None]):
+        self.names, self._rewards, self._observe = rewards.names, rewards, observe
+
+    def __call__(self, **given: Any) -> Rewards:
+        """Compute the rewards of completions."""
+        self._observe(given)
+        return self._rewards(**given)
+
+
 class IterativeGRPO:
     """Learner of iterative GRPO: a `GRPO` learner and a `RewardModel` learner.
 
@@ -94,7 +105,7 @@ class IterativeGRPO:
         model: policy.
         engine: sampling engine.
         prompts: training prompts.
-        judge: reward functions, including the score of `reward`.
+        rewards: reward functions, including the score of `reward`.
         max_tokens: maximum number of tokens of an answer, including EOS.
         seed: random seed.
         budget: number of training prompts.
@@ -119,7 +130,7 @@ class IterativeGRPO:
         model: LanguageModel,
         engine: Engine,
         prompts: Sequence[Prompt],
-        judge: Judge,
+        rewards: RewardFunctions,
         *,
         max_tokens: int,
         seed: int,
@@ -134,12 +145,12 @@ class IterativeGRPO:
                 "train it with the policy's --model or --init"
             )
         self.config, self.reward, self.annotator, self.seed = config, reward, others.annotator, seed
-        self.history, self._rewards = others.history, judge
+        self.history = others.history
         self.newest, self.labeled = list[Pair](), list[Pair]()
         self.shards = shards or Shards()
         self._compared = list[tuple[int, Pair]]()
         common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
-        self.grpo = GRPO(config, model, engine, prompts, self._judge, **common)
+        self.grpo = GRPO(config, model, engine, prompts, Observed(rewards, self._compare_all), **common)
 
     @property
     def consumed(self) -> int:
@@ -163,14 +174,13 @@ class IterativeGRPO:
         """Return the last training batch of the policy; None if it was already returned."""
         return self.grpo.take_learned()
 
-    def _judge(self, **given: Any) -> Rewards:
-        """Compute the rewards of answers, and let the annotator compare two answers to each prompt."""
+    def _compare_all(self, given: Mapping[str, Sequence[Any]]) -> None:
+        """Let the annotator compare two answers to each prompt, given the arguments of reward functions."""
         size = self.config.num_generations + self.config.statistics
         for start in range(0, len(given["completions"]), size):
             pair = self.compare({name: column[start : start + size] for name, column in given.items()})
             if pair is not None:
                 self._compared.append((self.consumed, pair))
-        return self._rewards(**given)
 
     def _take_compared(self) -> list[Pair]:
         """Return the new comparisons of all processes, in the order of the prompts."""
@@ -272,7 +282,7 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
 def companions(
     config: IterativeGRPOConfig,
     rows: Sequence[Row],
-    known: Judge | None,
+    known: RewardFunctions | None,
     *,
     limits: Mapping[str, int],
     seed: int,
@@ -315,11 +325,11 @@ def companions(
     )
 
 
-def _plain(judge: Judge) -> Callable[..., list[float | None]]:
+def _plain(rewards: RewardFunctions) -> Callable[..., list[float | None]]:
     """Return weighted reward functions as a single function that returns a list."""
 
     def reward(prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> Any:
-        found = judge(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+        found = rewards(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
         return [value if there else None for value, there in zip(floats(found.total), found.valid, strict=True)]
 
     return reward

@@ -75,7 +75,7 @@ def read(
     packed = pack(take(samples, part), device=model.device)
     hidden = model.read(packed)
     before = hidden.index_select(0, packed.before)
-    return packed, hidden, *model.judge(before, packed.targets, temperature=temperature)
+    return packed, hidden, *model.token_log_probs(before, packed.targets, temperature=temperature)
 
 
 @torch.no_grad()

@@ -134,7 +134,7 @@ class LanguageModel:
         logits = self._output(hidden).float() * self._scale
         return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
 
-    def judge(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    def token_log_probs(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute the log-probabilities of `targets` `[m]` and the entropies of their distributions `[m]`.
 
         Args:
@@ -155,10 +155,12 @@ class LanguageModel:
 
     def log_probs(self, batch: Packed, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute the log-probabilities of the trained tokens of a batch and the entropies there, `[m]` each."""
-        return self.judge(self.read(batch).index_select(0, batch.before), batch.targets, temperature=temperature)
+        return self.token_log_probs(
+            self.read(batch).index_select(0, batch.before), batch.targets, temperature=temperature
+        )
 
     @torch.no_grad()
-    def likelihoods(self, samples: Sequence[Sample], *, tokens: int) -> list[Tensor]:
+    def completion_log_probs(self, samples: Sequence[Sample], *, tokens: int) -> list[Tensor]:
         """Compute the log-probabilities of the trained tokens of each sample, `[l]` each, without gradients.
 
         Args:

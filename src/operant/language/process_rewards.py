@@ -1,4 +1,4 @@
-"""Rewards of the steps of answers, assigned to tokens: `step_judge`."""
+"""Rewards of the steps of answers, assigned to tokens: `step_rewards_of`."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ StepRewards = Callable[[Sequence[Prompt], Sequence[Completion]], Steps]
 """Reward function of the steps of answers."""
 
 
-def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
+def step_rewards_of(task: Task, tokenizer: Tokenizer) -> StepRewards:
     """Return the step reward function of a task.
 
     Raises:
@@ -30,7 +30,7 @@ def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
     if rewards is None:
         raise ValueError(f"the task {task.name} has no step rewards; use the task `steps`, or a process reward model")
 
-    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
+    def step_rewards(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         return table(
             [
                 placed(tokenizer, completion, rewards(prompt.row["prompt"], decode(tokenizer, completion.ids)))
@@ -38,7 +38,7 @@ def step_judge(task: Task, tokenizer: Tokenizer) -> StepRewards:
             ]
         )
 
-    return judge
+    return step_rewards
 
 
 def placed(tokenizer: Tokenizer, completion: Completion, steps: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:

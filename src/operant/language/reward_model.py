@@ -285,9 +285,9 @@ class RewardModel(DeclaredState):
                 found, nats = self._imitated(part)
             else:
                 found, nats = self.scorer.read(*self._packed(part)), torch.zeros(())
-            judged = self._fit(found, part)
-            backpropagate(judged.losses.sum() / total + self.config.lm_coef * nats / imitated)
-            return found.detach(), nats.detach().cpu() / imitated, *(field.detach() for field in judged)
+            fitted = self._fit(found, part)
+            backpropagate(fitted.losses.sum() / total + self.config.lm_coef * nats / imitated)
+            return found.detach(), nats.detach().cpu() / imitated, *(field.detach() for field in fitted)
 
         records = backward([self.stepper], self._parts(batch), differentiate, self.shards)
         scores, shares, *reports = zip(*records, strict=True)
@@ -310,7 +310,7 @@ class RewardModel(DeclaredState):
             metrics["losses/lm"] = imitation
         return metrics if self.process else metrics | {"margin": margins.mean()}
 
-    def judge(self, batch: Sequence[Example]) -> tuple[Tensor, ScoredBatch]:
+    def score(self, batch: Sequence[Example]) -> tuple[Tensor, ScoredBatch]:
         """Compute the scores `[p]` of a micro-batch, with gradients, and their losses and accuracies."""
         scores = self.scorer.read(*self._packed(batch))
         return scores, self._fit(scores, batch)
@@ -321,7 +321,7 @@ class RewardModel(DeclaredState):
         hidden = self.model.read(packed)
         rows = zip((row for e in batch for row in e.imitated), integers(packed.lengths), strict=True)
         mask = torch.tensor([m for row, trained in rows for m in row[-trained:]], device=hidden.device)
-        log_probs, _ = self.model.judge(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
+        log_probs, _ = self.model.token_log_probs(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
         return self.scorer.score(hidden, packed, where), -log_probs.sum()
 
     def _fit(self, scores: Tensor, batch: Sequence[Example]) -> ScoredBatch:
@@ -345,7 +345,7 @@ class RewardModel(DeclaredState):
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
         """Return the fraction of correct pairs, or steps, of each example; equal scores count half."""
         examples = self.prepared(rows)
-        right = floats(torch.cat([self.judge(part)[1].right for part in self._parts(examples)]))
+        right = floats(torch.cat([self.score(part)[1].right for part in self._parts(examples)]))
         return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
 
     def center(self) -> None:

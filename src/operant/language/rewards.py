@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -57,6 +57,21 @@ class Rewards(NamedTuple):
     names: tuple[str, ...]
     metrics: Mapping[str, float] = {}
     extra: Mapping[str, Sequence[Any]] = {}
+
+
+class RewardFunctions(Protocol):
+    """Reward functions whose rewards are computed together, such as those of `combine`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Unique names of the functions."""
+        ...
+
+    def __call__(
+        self, *, prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Any], **columns: Any
+    ) -> Rewards:
+        """Compute the rewards of completions (see `Combined`)."""
+        ...
 
 
 class RewardError(RuntimeError):

@@ -35,8 +35,9 @@ from operant.language.logprobs import check_reference, flat, measure, plans, rea
 from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward, progress
 from operant.language.packing import pack, step_weights, take
+from operant.language.rewards import RewardFunctions
 from operant.language.rlhf_batch import RLHFBatch
-from operant.language.rollouts import Judge, Rollout, length_metrics, reward_metrics
+from operant.language.rollouts import Rollout, length_metrics, reward_metrics
 from operant.language.sampling_ahead import sampler_of
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, require
@@ -178,7 +179,7 @@ class RLHF(DeclaredState):
         model: policy; the reference is a copy of its initial state.
         engine: sampling engine.
         prompts: training prompts.
-        judge: reward functions.
+        rewards: reward functions.
         critic: critic.
         max_tokens: maximum number of tokens of an answer, including EOS.
         seed: random seed of the prompt order and of sampling.
@@ -203,7 +204,7 @@ class RLHF(DeclaredState):
         model: LanguageModel,
         engine: Engine,
         prompts: Sequence[Prompt],
-        judge: Judge,
+        rewards: RewardFunctions,
         *,
         critic: Critic,
         max_tokens: int,
@@ -218,7 +219,7 @@ class RLHF(DeclaredState):
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
         common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
         common["prompts_per_batch"] = config.prompts_per_batch
-        self.sampler = sampler_of(config, engine, prompts, judge, model.tokenizer, **common)
+        self.sampler = sampler_of(config, engine, prompts, rewards, model.tokenizer, **common)
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         at_full_rate = replace(config, warmup_ratio=0.0)  # the first targets are far from the critic's values
@@ -328,8 +329,7 @@ class RLHF(DeclaredState):
         steps = [parts for each in batch.plans for parts in each]
         size = {"budget": self.budget, "batch": config.prompts_per_batch}
         if warm and config.step == "vpg":
-            middle = progress(began, self.consumed, 0, steps=1, **size)
-            reports = [self._step(batch, batch.parts, middle, critic=False)]
+            reports = [self._step(batch, batch.parts, progress(began, self.consumed, 0, steps=1, **size), critic=False)]
         elif warm and config.step == "trpo":
             reports = [doors.load(NATURAL, expected="the natural gradient step")(self, batch)]
         reports += [

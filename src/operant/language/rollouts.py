@@ -22,14 +22,11 @@ from operant.language.in_step import InStep
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
-from operant.language.rewards import TRAINER, Combined, Rewards, mean_by_name
+from operant.language.rewards import TRAINER, Combined, RewardFunctions, Rewards, mean_by_name
 from operant.language.tokenizer import decode
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
 from operant.tensors import floats
-
-Judge = Callable[..., Rewards]
-"""Reward function `f(prompts, completions, completion_ids, **columns)` (`operant.language.rewards`)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class Sampler(DeclaredState):
     Args:
         engine: sampling engine.
         prompts: training prompts.
-        judge: reward functions.
+        rewards: reward functions.
         tokenizer: tokenizer of the model, to decode completions.
         sampling: sampling parameters.
         seed: random seed of the prompt order and of sampling.
@@ -170,7 +167,7 @@ class Sampler(DeclaredState):
         self,
         engine: Engine,
         prompts: Sequence[Prompt],
-        judge: Judge,
+        rewards: RewardFunctions,
         tokenizer: Tokenizer,
         sampling: Sampling,
         *,
@@ -182,7 +179,7 @@ class Sampler(DeclaredState):
     ):
         if not prompts:
             raise ValueError("there are no training prompts")
-        self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
+        self.engine, self.prompts, self.rewards, self.tokenizer = engine, prompts, rewards, tokenizer
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
         self.prompts_per_batch = prompts_per_batch
         self.shards, self.max_staleness, self.version = shards or Shards(), max_staleness, 0
@@ -204,7 +201,7 @@ class Sampler(DeclaredState):
         def rewarded(answers: Answers) -> Rollout:
             self._require_recent(answers.completions)
             found = None if steps is None else steps(answers.prompts, answers.completions)
-            return Rollout(answers, judge(self.judge, answers, state), group, found)
+            return Rollout(answers, compute_rewards(self.rewards, answers, state), group, found)
 
         if self.shards.count > 1:
             return self._draw_by_shard(count, group, rewarded)
@@ -327,7 +324,7 @@ def answers_of(prompts: Sequence[Prompt], completions: list[Completion], *, toke
     return Answers(answered, completions, [texts[tuple(completion.ids)] for completion in completions])
 
 
-def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:
+def compute_rewards(rewards: RewardFunctions, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:
     """Compute the rewards of answers.
 
     Answers to conversations are passed as lists with one assistant message, answers to texts as texts. In addition to

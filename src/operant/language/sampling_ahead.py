@@ -16,7 +16,8 @@ from operant.language.engines.protocol import AheadEngine, Completion, Engine, S
 from operant.language.examples import Prompt
 from operant.language.huggingface import Tokenizer
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, Sampler, answers_of, flat
+from operant.language.rewards import RewardFunctions
+from operant.language.rollouts import Answers, Sampler, answers_of, flat
 from operant.state import State
 
 RESTORED = -1
@@ -97,7 +98,7 @@ def sampler_of(
     config: SamplingConfig,
     engine: Engine,
     prompts: Sequence[Prompt],
-    judge: Judge,
+    rewards: RewardFunctions,
     tokenizer: Tokenizer,
     *,
     max_tokens: int,
@@ -106,4 +107,4 @@ def sampler_of(
     """Create the sampler of a configuration; `max_tokens` limits answers, `options` are arguments of `Sampler`."""
     kind, options["max_staleness"] = AheadSampler if config.max_staleness else Sampler, config.max_staleness
     sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-    return kind(engine, prompts, judge, tokenizer, sampling, **options)
+    return kind(engine, prompts, rewards, tokenizer, sampling, **options)

@@ -78,7 +78,7 @@ class Scorer:
         if self.head.features is None:
             return self.head(ends)
         with torch.no_grad():  # no gradient, so that the model is not trained to make wrong steps improbable
-            log_probs, _ = self.model.judge(hidden.index_select(0, batch.before), batch.targets)
+            log_probs, _ = self.model.token_log_probs(hidden.index_select(0, batch.before), batch.targets)
         return self.head(ends, lowest_log_probs(log_probs, places))
 
     @torch.no_grad()
@@ -355,13 +355,13 @@ def load_step_rewards(
             "assigned to the policy's tokens: train it with the policy's --model or --init"
         )
 
-    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
+    def step_rewards(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         samples = [Sample(p.prompt, c.ids) for p, c in zip(prompts, completions, strict=True)]
         ends = [step_ends(own, sample.completion, config.step_separator) for sample in samples]
         right = [floats(row.sigmoid()) for row in scorer.step_scores(samples, ends, tokens=tokens)]
         return table([list(zip(row, places_, strict=True)) for row, places_ in zip(right, ends, strict=True)])
 
-    return judge
+    return step_rewards
 
 
 def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead | None:

@@ -132,7 +132,9 @@ class SFT:
         """Compute the validation loss, and save the weights if it is the lowest so far."""
         most = self.config.micro_batch_tokens
         parts = micro_batches(self.held_out, tokens=most, shards=self.shards.count)
-        found = self.shards.map(lambda part: self.model.likelihoods(take(self.held_out, part), tokens=most), parts)
+        found = self.shards.map(
+            lambda part: self.model.completion_log_probs(take(self.held_out, part), tokens=most), parts
+        )
         log_probs = [row for rows in found for row in rows]
         tokens = sum(len(row) for row in log_probs)
         self.validation = -sum(float(row.sum()) for row in log_probs) / tokens

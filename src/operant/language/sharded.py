@@ -98,9 +98,9 @@ class ShardedModel(LanguageModel):
         self._free()
         return found
 
-    def judge(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    def token_log_probs(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """See `LanguageModel`."""
-        log_probs, entropies = super().judge(hidden, targets, temperature=temperature)
+        log_probs, entropies = super().token_log_probs(hidden, targets, temperature=temperature)
         self._free()
         return self._quiet(log_probs), self._quiet(entropies)
 

@@ -311,14 +311,14 @@ def _by_number(text: str, right: str) -> float | None:
 
 
 def _comparing(
-    name: str, column: str, judge: Callable[[str, Any], float], *, check: Callable[[Any], object] = lambda gold: gold
+    name: str, column: str, compare: Callable[[str, Any], float], *, check: Callable[[Any], object] = lambda gold: gold
 ) -> RewardFunction:
     """Create a reward function that compares each completion with the correct answer in a column.
 
     Args:
         name: name of the function.
         column: column with the correct answers.
-        judge: reward of a completion, given the correct answer.
+        compare: reward of a completion, given the correct answer.
         check: raises ValueError for an invalid correct answer. Default: texts, numbers and booleans are valid.
     """
 
@@ -329,7 +329,7 @@ def _comparing(
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold(name, column, columns)
         return [
-            None if gold is None else judge(text_of(completion), gold)
+            None if gold is None else compare(text_of(completion), gold)
             for completion, gold in zip(completions, golds, strict=True)
         ]
 

@@ -230,7 +230,7 @@ class LocalTrainer:
         is_input = torch.ones(len(packed.ids), dtype=torch.bool, device=self.model.device)
         is_input[packed.last] = False
         targets = torch.tensor([token for datum in batch for token in datum.target_tokens], device=self.model.device)
-        return self.model.judge(self.model.read(packed)[is_input], targets)[0]
+        return self.model.token_log_probs(self.model.read(packed)[is_input], targets)[0]
 
     def optim_step(self, adam: Adam) -> Mapping[str, float]:
         """See `Trainer`."""
@@ -354,7 +354,7 @@ class Sampler:
         """Compute the log-probabilities of all tokens except the first, `[n - 1]`."""
         if len(tokens) < 2:
             return torch.zeros(0)
-        return self.model.likelihoods([Sample(tokens[:1], tokens[1:])], tokens=MICRO_BATCH_TOKENS)[0]
+        return self.model.completion_log_probs([Sample(tokens[:1], tokens[1:])], tokens=MICRO_BATCH_TOKENS)[0]
 
 
 def connect(

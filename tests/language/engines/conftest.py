@@ -78,12 +78,14 @@ class Server:
 
     def choices(self, prompt, body):
         if "prompt_logprobs" in body:
-            (log_probs,) = self.model.likelihoods([Sample(prompt[:1], prompt[1:])], tokens=1000)
+            (log_probs,) = self.model.completion_log_probs([Sample(prompt[:1], prompt[1:])], tokens=1000)
             tokens = zip(prompt[1:], log_probs.tolist(), strict=True)
             return [{"prompt_logprobs": [None, *({token: {"logprob": value}} for token, value in tokens)]}]
         if "allowed_token_ids" in body:
             ids = body["allowed_token_ids"]
-            value = 0.0 if self.processed else float(self.model.likelihoods([Sample(prompt, ids)], tokens=1000)[0])
+            value = (
+                0.0 if self.processed else float(self.model.completion_log_probs([Sample(prompt, ids)], tokens=1000)[0])
+            )
             return [{"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": [value]}}]
         sampling = Sampling(body["max_tokens"], body["temperature"], body["top_k"], body["top_p"])
         model = LanguageModel(self.model.network, self.model.tokenizer, stop=frozenset(body["stop_token_ids"]))

@@ -58,7 +58,7 @@ def requests_of(prompts: Sequence[Sequence[int]], count: int, generator: torch.G
     return list(map(Request, prompts, integers(torch.randint(_SEEDS, (len(prompts),), generator=generator))))
 
 
-def _likelihoods(choice: Mapping[str, Any]) -> list[float] | None:
+def _log_probs(choice: Mapping[str, Any]) -> list[float] | None:
     """Return the log-probabilities of the tokens of a response; None without them."""
     given: Mapping[str, list[float] | None] = choice.get("logprobs") or {}
     return given.get("token_logprobs")
@@ -260,7 +260,7 @@ class VLLMEngine:
     def _read(self, choice: Mapping[str, Any]) -> Completion:
         """Return a completion, without the last log-probability if the server omits the stop token."""
         ids, reason, stop = choice.get("token_ids"), choice.get("finish_reason"), choice.get("stop_reason")
-        log_probs = _likelihoods(choice)
+        log_probs = _log_probs(choice)
         if ids is None or log_probs is None:
             raise ServerError(
                 f"{self.address} returned no token ids or no log-probabilities: use a newer vLLM (0.32 works)"
@@ -301,8 +301,8 @@ class VLLMEngine:
         elif self._folder is not None:
             handover.send(self._server, self.model, Path(self._folder.name) / f"version-{self.version}")
         _HOLDERS[self.address] = self
-        likelihoods = self.model.likelihoods(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
-        self._expected = floats(torch.cat(likelihoods))
+        log_probs = self.model.completion_log_probs(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
+        self._expected = floats(torch.cat(log_probs))
         self._verify()
 
     def _verify(self) -> None:
@@ -336,7 +336,7 @@ class VLLMEngine:
         log_probs = self.model.logits(self.model.read(packed).index_select(0, packed.before)).log_softmax(-1).squeeze(0)
         token = int(log_probs.argmin())
         (choice,) = self._ask(prompt=prompt, max_tokens=1, temperature=2.0, allowed_token_ids=[token])
-        (value,) = _likelihoods(choice) or [math.nan]
+        (value,) = _log_probs(choice) or [math.nan]
         if abs(value) < _CERTAIN:
             return True
         if abs(value - float(log_probs[token])) < _ALIKE:
