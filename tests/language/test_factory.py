@@ -6,8 +6,6 @@ import torch
 
 from operant import api, catalog
 from operant.language import factory
-from operant.language.engines import NativeEngine
-from operant.language.factory import BUILDERS, engine_for
 from operant.language.grpo import GRPOConfig
 from operant.runtime.encoding import digest
 from operant.runtime.evaluation import StoppedError
@@ -164,14 +162,6 @@ def test_an_unknown_pass_reward_is_rejected_before_training(train, tmp_path):
     assert not (tmp_path / "wrong").exists()
 
 
-def test_the_engine_that_is_asked_for(make_model):
-    model = make_model()
-    engine = engine_for(GRPOConfig(engine_batch_size=17), model)
-    assert isinstance(engine, NativeEngine)
-    assert engine.rows == 17
-    assert engine.model is model
-
-
 @pytest.fixture
 def closed():
     """Return the address of a port without a listener."""
@@ -203,11 +193,6 @@ def test_without_its_server_a_run_does_not_resume(train, tmp_path, closed):
         api.resume(tmp_path / "parts", progress="silent", accept_changes=True)
     assert (tmp_path / "parts" / "run.json").read_bytes() == before
     assert len(api.load(tmp_path / "parts").evaluate().scores) == 1, "loading a run does not need the server"
-
-
-def test_every_learner_of_the_catalog_has_a_builder():
-    learners = {algorithm.learner for algorithm in catalog.ALGORITHMS if algorithm.package == "language"}
-    assert learners == set(BUILDERS)
 
 
 def test_a_configuration_of_another_algorithm_is_rejected():

@@ -275,7 +275,7 @@ def two_seeds(tmp_path_factory):
 def test_each_seed_is_rewarded_by_the_reward_model_of_its_own_seed(two_seeds, tmp_path, monkeypatch, algorithm):
     models = []
     monkeypatch.setattr(
-        "operant.language.factory.load_scorer",
+        "operant.language.members.load_scorer",
         lambda run, **options: models.append(load_scorer(run, **options)) or models[-1],
     )
     values = {"prompts_per_batch": 2, "num_generations": 2, "budget": 2, "held_out": 2, "max_completion_length": 4}

@@ -149,8 +149,17 @@ class IterativeGRPO:
         self.newest, self.labeled = list[Pair](), list[Pair]()
         self.shards = shards or Shards()
         self._compared = list[tuple[int, Pair]]()
-        common: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "budget": budget, "shards": self.shards}
-        self.grpo = GRPO(config, model, engine, prompts, Observed(rewards, self._compare_all), **common)
+        self.grpo = GRPO(
+            config,
+            model,
+            engine,
+            prompts,
+            Observed(rewards, self._compare_all),
+            max_tokens=max_tokens,
+            seed=seed,
+            budget=budget,
+            shards=self.shards,
+        )
 
     @property
     def consumed(self) -> int:

@@ -257,8 +257,8 @@ class Sampler(DeclaredState):
 
     def answers(self, count: int, group: int) -> Answers:
         """Sample answers to the next `count` prompts, `group` each, without advancing to later prompts."""
-        options: dict[str, Any] = {"tokenizer": self.tokenizer, "generator": self._chance}
-        return ask(self.engine, self.next_prompts(count), group, self.sampling, **options)
+        prompts = self.next_prompts(count)
+        return ask(self.engine, prompts, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
 
     def next_prompts(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts."""

@@ -10,7 +10,7 @@ from operant.doors import DoorError
 from operant.language.configs import SamplingConfig
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.engines.outside import CHECKED, OutsideEngine
-from operant.language.factory import engine_for
+from operant.language.members import engine_for
 from operant.runtime.encoding import digest
 
 CODE = '''

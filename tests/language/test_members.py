@@ -1,0 +1,68 @@
+"""Learners of one seed and the rewards of their evaluation; tests/language/test_factory.py trains them."""
+
+import json
+
+import pytest
+
+from operant import catalog
+from operant.language.dpo import DPO, DPOConfig
+from operant.language.engines import NativeEngine
+from operant.language.grpo import GRPO, GRPOConfig
+from operant.language.members import BUILDERS, Builder, engine_for
+from operant.language.sft import SFT, SFTConfig
+from operant.runtime.settings import Settings
+from operant.runtime.shards import Shards
+
+
+def test_the_engine_that_is_asked_for(make_model):
+    model = make_model()
+    engine = engine_for(GRPOConfig(engine_batch_size=17), model)
+    assert isinstance(engine, NativeEngine)
+    assert engine.rows == 17
+    assert engine.model is model
+
+
+def test_every_learner_of_the_catalog_has_a_builder():
+    learners = {algorithm.learner for algorithm in catalog.ALGORITHMS if algorithm.package == "language"}
+    assert learners == set(BUILDERS)
+
+
+def built(learner, kind, config, task="reverse", shards=None):
+    settings = Settings(algorithm="sft", task=task, seeds=(0,), budget=8)
+    return BUILDERS[learner](Builder(kind, settings, config, 0, "cpu", shards))
+
+
+def test_answers_with_a_reward_are_sampled_and_others_are_scored_by_their_log_probabilities(model_folder, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"{i}=", "completion": str(i)}) for i in range(6)))
+    config = SFTConfig(model=str(model_folder), train_examples=4, held_out=2)
+    assert built("SFT", SFT, config).sample is not None
+    member = built("SFT", SFT, config, task=str(path))
+    assert member.sample is None
+    means = [float(row.mean()) for row in member.learner.model.completion_log_probs(member.learner.held_out, tokens=99)]
+    assert member.score(9, lambda: False).scores == pytest.approx(means)
+
+
+def test_preferences_without_a_reward_are_scored_by_their_order(model_folder, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = ({"prompt": f"{i}=", "chosen": str(i), "rejected": f"{i + 1}"} for i in range(8))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    member = built("DPO", DPO, DPOConfig(model=str(model_folder), held_out=2), task=str(path))
+    assert member.sample is None
+    assert len(member.score(1, lambda: False).scores) == 1
+
+
+def test_the_engine_of_training_is_that_of_the_member(model_folder):
+    config = GRPOConfig(model=str(model_folder), train_examples=4, held_out=2)
+    member = built("GRPO", GRPO, config)
+    assert member.engine is member.learner.sampler.engine
+
+
+def test_a_function_with_the_parameters_of_the_learner_passes_shards(model_folder):
+    shards = Shards(2)
+
+    def kind(*arguments, **options):
+        return SFT(*arguments, **options, shards=shards)
+
+    config = SFTConfig(model=str(model_folder), train_examples=4, held_out=2)
+    assert built("SFT", kind, config, shards=shards).learner.shards is shards
