@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from operant.language import tasks
-from operant.language.datasets import MAX_COMPLETION, material, source_of
+from operant.language.datasets import MAX_COMPLETION, load_data, source_of
 from operant.language.grpo import GRPOConfig
 from operant.language.iterative import IterativeGRPOConfig
 from operant.language.sft import SFTConfig
@@ -20,7 +20,7 @@ def settings(task="reverse"):
 def test_rows_of_a_task():
     task = tasks.find("reverse")
     config = SFTConfig(train_examples=30, held_out=7)
-    one, other = (material(settings(), config, ("prompt-completion",), seed=seed) for seed in (0, 1))
+    one, other = (load_data(settings(), config, ("prompt-completion",), seed=seed) for seed in (0, 1))
     assert len(one.train) == 30
     assert one.train == task.rows("train", 30, seed=0)
     assert one.train != other.train
@@ -28,14 +28,14 @@ def test_rows_of_a_task():
     assert not {row["prompt"] for row in one.train} & {row["prompt"] for row in one.held_out}
     assert one.max_tokens == task.max_completion_length
     assert one.limits == {"max_prompt_length": 512, "max_completion_length": task.max_completion_length}
-    longer = material(settings(), SFTConfig(max_completion_length=77), ("prompt-completion",), seed=0)
+    longer = load_data(settings(), SFTConfig(max_completion_length=77), ("prompt-completion",), seed=0)
     assert longer.max_tokens == 77
 
 
 def test_rows_of_a_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
-    one, other = (material(settings(str(path)), SFTConfig(held_out=4), ("prompt-completion",), seed=s) for s in (0, 1))
+    one, other = (load_data(settings(str(path)), SFTConfig(held_out=4), ("prompt-completion",), seed=s) for s in (0, 1))
     assert (len(one.train), len(one.held_out)) == (8, 2), "at most a fifth is held out"
     assert one.held_out == other.held_out
     assert one.task is None
@@ -50,7 +50,7 @@ def test_evaluation_rows_with_prompts_of_the_training_are_counted(tmp_path, capl
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     config = SFTConfig(held_out=5, eval_dataset=str(tmp_path / "test.jsonl"))
     with caplog.at_level("WARNING"):
-        material(settings(str(tmp_path / "train.jsonl")), config, ("prompt-completion",), seed=0)
+        load_data(settings(str(tmp_path / "train.jsonl")), config, ("prompt-completion",), seed=0)
     assert ("3 of 5 rows of eval_dataset have prompts of the training data" in caplog.text) == bool(shared)
 
 
@@ -58,13 +58,13 @@ def test_rows_of_another_kind_are_rejected(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
     with pytest.raises(ValueError, match="preference"):
-        material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
+        load_data(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
 
 
 def test_an_error_about_rows_says_whether_they_are_those_of_the_training(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
-    data = material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
+    data = load_data(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
 
     def fail(rows):
         raise ValueError(f"none of the {len(rows)} rows is usable")
@@ -78,20 +78,20 @@ def test_an_error_about_rows_says_whether_they_are_those_of_the_training(tmp_pat
 
 def test_a_task_that_there_is_not():
     with pytest.raises(ValueError, match="revers"):
-        material(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)
+        load_data(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)
 
 
 def test_the_task_rewards_unless_others_are_asked_for():
-    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).reward_functions()
+    own = load_data(settings(), SFTConfig(), ("prompt-completion",), seed=0).reward_functions()
     assert len(own.names) == len(tasks.find("reverse").rewards)
     asked = GRPOConfig(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5))
-    rewards = material(settings(), asked, ("prompt-completion",), seed=0).reward_functions()
+    rewards = load_data(settings(), asked, ("prompt-completion",), seed=0).reward_functions()
     assert rewards.weights == (1.0, 0.5)
 
     def extra(completions, **columns):
         return [0.0] * len(completions)
 
-    rewards = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).reward_functions(
+    rewards = load_data(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).reward_functions(
         [extra]
     )
     assert rewards.names[-1] == "extra"
@@ -100,9 +100,9 @@ def test_the_task_rewards_unless_others_are_asked_for():
 @pytest.mark.parametrize("config", [IterativeGRPOConfig, partial(GRPOConfig, supervision="process")])
 def test_the_weight_of_a_reward_model_is_left_out_where_its_score_is_not_added(config):
     asked = config(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5, 2.0), reward_model="RUN")
-    assert material(settings(), asked, ("prompt-completion",), seed=0).reward_functions().weights == (1.0, 0.5)
+    assert load_data(settings(), asked, ("prompt-completion",), seed=0).reward_functions().weights == (1.0, 0.5)
     alone = config(reward_weights=(2.0,), reward_model="RUN")
-    assert material(settings(), alone, ("prompt-completion",), seed=0).reward_functions().weights == (1.0,)
+    assert load_data(settings(), alone, ("prompt-completion",), seed=0).reward_functions().weights == (1.0,)
 
 
 def test_a_data_set_goes_before_the_task():
@@ -118,4 +118,4 @@ def test_a_column_that_a_reward_needs_is_missed_before_anything_is_sampled(tmp_p
     rows.write_text("\n".join(json.dumps({"prompt": f"{i}=", "answer": str(i)}) for i in range(10)))
     config = GRPOConfig(dataset=str(rows), rewards=(f"{tmp_path / 'own.py'}:reward",))
     with pytest.raises(ValueError, match="reward needs the column 'solution', but the data has answer"):
-        material(settings(), config, ("prompt-only",), seed=0).reward_functions()
+        load_data(settings(), config, ("prompt-only",), seed=0).reward_functions()

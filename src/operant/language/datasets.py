@@ -105,7 +105,7 @@ def _rows(source: str, config: LanguageConfig, accepted: Sequence[Kind]) -> tupl
     return rows, others
 
 
-def material(settings: Settings, config: LanguageConfig, accepted: Sequence[Kind], *, seed: int) -> TrainingData:
+def load_data(settings: Settings, config: LanguageConfig, accepted: Sequence[Kind], *, seed: int) -> TrainingData:
     """Load the training and evaluation examples of a learner.
 
     Held-out examples are the same for every seed; training examples that a task generates differ.

@@ -10,7 +10,7 @@ from operant.language.configs import SamplingConfig, is_outside
 from operant.language.context import check_context
 from operant.language.critic import starting_critic, warn_of_warmup
 from operant.language.data import ACCEPTS, Kind, Row, kind
-from operant.language.datasets import TrainingData, material
+from operant.language.datasets import TrainingData, load_data
 from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.outside import OutsideEngine
@@ -135,7 +135,7 @@ class Builder:
         config, data, model = self.config, self._data(ACCEPTS["grpo"]), self._policy()
         run, options = reward_run(config.reward_model)
         # Of rankings, the best and the worst answers.
-        learned = material(run.settings, options, ACCEPTS["reward-model"], seed=self.seed)
+        learned = load_data(run.settings, options, ACCEPTS["reward-model"], seed=self.seed)
         others = companions(
             config,
             learned.train,
@@ -174,7 +174,7 @@ class Builder:
 
     def _data(self, accepted: Sequence[Kind]) -> TrainingData:
         """Load the examples of the learner."""
-        return material(self.settings, self.config, accepted, seed=self.seed)
+        return load_data(self.settings, self.config, accepted, seed=self.seed)
 
     def _policy(self) -> LanguageModel:
         """Return the initial model of a policy."""

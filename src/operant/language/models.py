@@ -239,8 +239,7 @@ class LanguageModel:
     def _alone(self, sample: Sample) -> Tensor:
         ids = torch.tensor([[*sample.prompt, *sample.completion]], device=self.device)
         logits = self.network(input_ids=ids, use_cache=False).logits[0, :-1].float()
-        start = len(sample.prompt) - 1
-        return logits.log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)[start:]
+        return ops.categorical_log_prob(logits, ids[0, 1:])[len(sample.prompt) - 1 :]
 
 
 class Reference:
@@ -292,7 +291,7 @@ class Reference:
         copy_named(self._parameters(self._copy), state["parameters"], of="reference")
 
     def _parameters(self, model: LanguageModel) -> dict[str, nn.Parameter]:
-        """Return a copy of the policy's trained parameters."""
+        """Return the parameters of a model that are trained in the policy, by name."""
         parameters = model.named()
         return {name: parameters[name] for name in self._model.trained()}
 

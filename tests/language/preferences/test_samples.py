@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from operant.language.preferences import PreferenceStore, add_file, add_samples
+from operant.language.preferences import PreferenceStore, add_rows, add_samples
 from operant.language.preferences.exporting import is_held_out
 from operant.language.preferences.samples import read_samples
 
@@ -84,19 +84,13 @@ def test_without_samples(path, store):
         add_samples(store, path, run="r")
 
 
-def test_answers_of_a_file_are_asked_about(tmp_path):
+def test_answers_of_examples_are_asked_about(tmp_path):
     rows = [{"prompt": "p", "completions": ["a", "b", "c", "a"]}, {"prompt": "q", "completions": ["x", "y"]}]
-    path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
     with PreferenceStore(tmp_path / "preferences.sqlite") as store:
-        assert add_file(store, path, completions=2) == (2, 2)
-        assert add_file(store, path, completions=2) == (0, 2)
+        assert add_rows(store, rows, file="mine.jsonl") == 2
+        assert add_rows(store, rows, file="mine.jsonl") == 0
         assert sorted(str(item.prompt) for item in store.items()) == ["p", "q"]
         assert not store.labels()
         assert not any(map(is_held_out, store.items()))
-    path.write_text(json.dumps({"prompt": "alone"}))
-    with (
-        PreferenceStore(tmp_path / "other.sqlite") as store,
-        pytest.raises(ValueError, match="of the kind prompt-only"),
-    ):
-        add_file(store, path)
+        with pytest.raises(ValueError, match="of the kind prompt-only"):
+            add_rows(store, [{"prompt": "alone"}], file="mine.jsonl")

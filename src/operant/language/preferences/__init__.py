@@ -16,7 +16,7 @@ from operant.language.preferences.exporting import Exported, export, scored_item
 from operant.language.preferences.importing import Imported, import_file
 from operant.language.preferences.items import OUTCOMES, Completion, Event, Item, Outcome, Presentation, Text
 from operant.language.preferences.recovery import rebuild
-from operant.language.preferences.samples import add_file, add_rows, add_samples
+from operant.language.preferences.samples import add_rows, add_samples
 from operant.language.preferences.schema import StoreError
 from operant.language.preferences.store import ConflictError, PreferenceStore, new_event_id
 
@@ -36,7 +36,6 @@ __all__ = [
     "SimulatedAnnotator",
     "StoreError",
     "Text",
-    "add_file",
     "add_rows",
     "add_samples",
     "agreement",

@@ -1,8 +1,8 @@
 """Agreement of annotators: with each other, with themselves, and with known answers.
 
 The unit is a comparison of two completions of an item; a ranking of K completions has K (K - 1) / 2 comparisons. The
-values are nominal: the first is better, the second is better, both are equally good, both are bad. A skip is a missing
-value.
+values are nominal, with the codes 0: the first in canonical order is better, 1: the second, 2: both are equally good,
+3: both are bad. A skip is a missing value.
 
 Every statistic is a function of sums over items, and the bootstrap resamples whole items, since the comparisons of one
 ranking are not independent.
@@ -22,9 +22,6 @@ Floats = NDArray[np.float64]
 
 MISSING = -1
 """Code of a missing value; values are 0, 1, ..."""
-
-CATEGORIES = 4
-"""Codes of a comparison: 0 the first in canonical order is better, 1 the second, 2 a tie, 3 both are bad."""
 
 
 @dataclass(frozen=True)

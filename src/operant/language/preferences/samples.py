@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from operant.language.data import Row, compare, kind, read_rows
+from operant.language.data import Row, compare, kind
 from operant.language.preferences.items import Completion, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
 from operant.streams import seed_sequence
@@ -70,21 +70,6 @@ def add_samples(
             fresh = [c for text, c in found.items() if text not in asked.get(prompt, ())]
             new += store.add_items(groups(json.loads(prompt), fresh, completions, seed))
     return new, len(prompts)
-
-
-def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: int = 0) -> tuple[int, int]:
-    """Add the prompts and answers of a file to a store, as `add_rows` does.
-
-    Returns:
-        Number of new items, and of examples in the file.
-
-    Raises:
-        ValueError: an example has fewer than two answers, or `completions` is below 2.
-        OSError: the file is unreadable.
-        StoreError: the items could not be stored.
-    """
-    rows = read_rows(path)
-    return add_rows(store, rows, file=path.name, completions=completions, seed=seed), len(rows)
 
 
 def add_rows(

@@ -10,7 +10,7 @@ from operant import streams
 from operant.language import examples
 from operant.language.chat import trained_model
 from operant.language.data import PROMPTED, Row
-from operant.language.datasets import TrainingData, material
+from operant.language.datasets import TrainingData, load_data
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.inputs import MODEL
@@ -160,7 +160,7 @@ def data_of(run: Run, index: int) -> TrainingData:
     entry = run.entry
     if entry.package != "language":
         raise ValueError(f"{run.path} is a run of {entry.name}, which has no prompts; name a run of a language model")
-    return material(run.settings, run.config(entry.config_class), PROMPTED, seed=_seed(run, index))
+    return load_data(run.settings, run.config(entry.config_class), PROMPTED, seed=_seed(run, index))
 
 
 def _seed(run: Run, index: int) -> int:
