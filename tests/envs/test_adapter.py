@@ -342,7 +342,9 @@ def test_an_environment_that_is_not_deterministic_is_found_out():
     env.reset()
     env.step(torch.zeros(4, 1))
     state = env.state_dict()
-    with pytest.raises(RestoreError, match=r"Walk cannot be restored: environments \[.*not deterministic.*`operant resume --new"):
+    with pytest.raises(
+        RestoreError, match=r"Walk cannot be restored: environments \[.*not deterministic.*--new-episodes"
+    ):
         walks(SyncVectorEnv, forgetful=True).load_state_dict(state)
     anew = walks(SyncVectorEnv, forgetful=True)
     anew.load_state_dict(without_episodes({"deep": [state]})["deep"][0])

@@ -1,4 +1,4 @@
-"""Factory of learners with data and evaluation: `assemble`."""
+"""Learners of all seeds of a run, and their evaluation: `assemble`, `Experiment`."""
 
 import logging
 from collections.abc import Sequence

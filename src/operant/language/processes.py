@@ -96,7 +96,7 @@ def loaded(config: ModelOptions, *, seed: int, device: torch.device | str, froze
 
 
 def placed(make: Callable[..., LanguageModel], *, device: torch.device | str, frozen: bool = False) -> LanguageModel:
-    """Load a model by a function of a device, and shard it if processes share it; otherwise as `loaded`."""
+    """Load a model by calling `make` with a device, and shard it if processes share it (see `loaded`)."""
     if not group().sharded:
         return make(device=device)
     sharded: Any = import_module("operant.language.sharded")  # imports torch.distributed

@@ -286,7 +286,7 @@ class RLHF(DeclaredState):
         trust = corrections(torch.cat(old), torch.cat(behavior), correction, lengths, cap=cap)
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behavior), trust)
         advantages = whitened(advantages) if config.normalize_advantage == "batch" else advantages
-        self._adapt_price(outcome["objective/kl"], len(samples))
+        self._adapt_beta(outcome["objective/kl"], len(samples))
         return RLHFBatch(
             samples=samples,
             plans=planned,
@@ -304,12 +304,11 @@ class RLHF(DeclaredState):
             versions=[c.version for c in completions],
         ), metrics
 
-    def _adapt_price(self, kl: Tensor, answers: int) -> None:
+    def _adapt_beta(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats per answer, after `answers` answers (Ziegler et al., section 2.2)."""
-        config, price = self.config, self.beta
-        if config.beta_target is not None and self.iterations >= config.critic_warmup:
-            target, horizon = config.beta_target, config.beta_horizon
-            self.beta = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
+        config, target = self.config, self.config.beta_target
+        if target is not None and self.iterations >= config.critic_warmup:
+            self.beta = ops.adapt_horizon(self.beta, float(kl), target=target, horizon=config.beta_horizon, n=answers)
 
     def update(self, batch: RLHFBatch, *, began: int) -> dict[str, Any]:
         """Update policy and critic on a batch, and return its metrics.
@@ -349,8 +348,9 @@ class RLHF(DeclaredState):
         self, batch: RLHFBatch, parts: list[list[int]], progress: float, *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
         """Take one optimizer step of policy, critic or both, with a common loss denominator for all micro-batches."""
-        size: dict[str, Any] = {"longest": self.max_tokens, "device": self.model.device}
-        weight = step_weights(batch.samples, parts, how=self.config.loss_aggregation, **size)
+        weight = step_weights(
+            batch.samples, parts, how=self.config.loss_aggregation, longest=self.max_tokens, device=self.model.device
+        )
         differentiate = partial(self._differentiate, batch, weight=weight, policy=policy, critic=critic)
         found = backward([self.stepper, self.critic_stepper], parts, differentiate, self.shards)
         seen = [TokenStats(*columns) for _, columns in found if policy]

@@ -1,4 +1,4 @@
-"""Training batch of RLHF: answers with advantages of their tokens: `RLHFBatch`."""
+"""Training batch of RLHF, answers with the advantages of their tokens: `RLHFBatch`."""
 
 import math
 from collections.abc import Sequence
