@@ -207,7 +207,7 @@ def test_a_class_from_scratch_has_defaults_that_reject_nothing():
     found = catalog.find(Alone)
     assert (found.package, found.base, found.on_policy) == ("control", None, True)
     assert set(found.actions) == {"discrete", "multi-discrete", "continuous"}
-    assert set(found.sees) == {"pictures", "mixtures", "masks"}
+    assert set(found.sees) == {"images", "mixtures", "masks"}
     assert found.presets == ("paper",)
     assert configure(Alone, "CartPole-v1") == AloneConfig()
 

@@ -62,7 +62,7 @@ def test_training_saves_a_plot(lake, cli, tmp_path):
 
 def test_without_matplotlib_no_plot_is_saved(lake, cli, monkeypatch):
     monkeypatch.setattr(showing, "missing", list)
-    assert showing.keep_picture(load(lake)) is None
+    assert showing.keep_plot(load(lake)) is None
 
 
 def test_a_table_without_a_map_is_listed(cli, tmp_path):

@@ -402,7 +402,7 @@ def test_invalid_networks_are_rejected(net):
         PPOConfig(encoder="natur")
     with pytest.raises(ValueError, match=r"net.py"):
         experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
-    with pytest.raises(ValueError, match="recurrent networks do not support custom encoders"):
+    with pytest.raises(ValueError, match="recurrent networks support no custom encoders"):
         operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")
 
 

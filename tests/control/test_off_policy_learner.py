@@ -165,11 +165,11 @@ def test_non_numeric_observations_are_rejected(kind):
 
 @of_every_kind
 def test_images_and_masks_are_rejected_with_what_takes_them(kind):
-    picture = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
+    image = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
     with pytest.raises(
         ValueError, match=f"{kind.name} needs vectors, .*Odd are images, .*FlattenObservation; these support .* ppo,"
     ):
-        kind(kind.probe(observation_space=picture))
+        kind(kind.probe(observation_space=image))
     if isinstance(kind.actions, gymnasium.spaces.Discrete):
         masked = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
         with pytest.raises(ValueError, match=f"{kind.name} does not support action masks, .*Odd have one; .* ppo,"):

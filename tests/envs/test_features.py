@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.features import Features, is_picture
+from operant.envs.features import Features, is_image
 
 ACTIONS = spaces.Discrete(3)
 
@@ -26,7 +26,7 @@ def test_numbers_become_one_vector(shape):
 
 
 @pytest.mark.parametrize(
-    ("space", "picture"),
+    ("space", "image"),
     [
         (box(4, 84, 84), True),
         (box(84, 84), True),
@@ -39,28 +39,28 @@ def test_numbers_become_one_vector(shape):
     ],
     ids=str,
 )
-def test_images_are_bytes_with_two_or_three_axes(space, picture):
-    assert is_picture(space) is picture
+def test_images_are_bytes_with_two_or_three_axes(space, image):
+    assert is_image(space) is image
     features = Features.of(space, ACTIONS)
-    assert len(features.shape) == (3 if picture else 1)
+    assert len(features.shape) == (3 if image else 1)
     encoded = features.encode(torch.zeros(2, *space.shape, dtype=torch.uint8))
-    assert encoded.dtype is (torch.uint8 if picture else torch.float32)
+    assert encoded.dtype is (torch.uint8 if image else torch.float32)
     assert encoded.shape == (2, *features.shape)
 
 
 def test_channels_come_first():
     first, last, none = (Features.of(box(*shape), ACTIONS) for shape in [(4, 8, 9), (8, 9, 3), (8, 9)])
     assert (first.shape, last.shape, none.shape) == ((4, 8, 9), (3, 8, 9), (1, 8, 9))
-    pictures = numbers(2, 4, 8, 9)
-    assert torch.equal(first.encode(pictures), pictures)
-    pictures = numbers(2, 8, 9, 3)
-    encoded = last.encode(pictures)
+    images = numbers(2, 4, 8, 9)
+    assert torch.equal(first.encode(images), images)
+    images = numbers(2, 8, 9, 3)
+    encoded = last.encode(images)
     assert encoded.is_contiguous()
     for channel in range(3):
-        assert torch.equal(encoded[:, channel], pictures[..., channel])
-    assert torch.equal(last.by_seed(pictures.unsqueeze(0)), encoded.unsqueeze(0))
-    pictures = numbers(2, 8, 9)
-    assert torch.equal(none.encode(pictures)[:, 0], pictures)
+        assert torch.equal(encoded[:, channel], images[..., channel])
+    assert torch.equal(last.by_seed(images.unsqueeze(0)), encoded.unsqueeze(0))
+    images = numbers(2, 8, 9)
+    assert torch.equal(none.encode(images)[:, 0], images)
 
 
 SPACE = spaces.Dict(
@@ -150,7 +150,7 @@ def test_a_vector_begins_with_the_image_of_a_dictionary():
         speed=spaces.Box(-1.0, 1.0, (2,)),
     )
     features = Features.of(space, ACTIONS)
-    assert (features.shape, features.masked, features.picture) == ((3 * 8 * 9 + 4 + 3,), 3, (3, 8, 9))
+    assert (features.shape, features.masked, features.image) == ((3 * 8 * 9 + 4 + 3,), 3, (3, 8, 9))
     obs = {
         "camera": numbers(2, 8, 9, 3),
         "action_mask": torch.tensor([[1, 0, 1]] * 2),
@@ -158,26 +158,26 @@ def test_a_vector_begins_with_the_image_of_a_dictionary():
         "speed": torch.tensor([[0.5, -0.5]] * 2),
     }
     encoded = features.encode(obs)
-    picture = encoded[:, : 3 * 8 * 9].view(2, 3, 8, 9)
-    assert torch.equal(picture, obs["camera"].movedim(3, 1).float())
+    image = encoded[:, : 3 * 8 * 9].view(2, 3, 8, 9)
+    assert torch.equal(image, obs["camera"].movedim(3, 1).float())
     assert encoded[1, 3 * 8 * 9 :].tolist() == [0, 1, 0.5, -0.5, 1, 0, 1]
 
 
 def test_a_dictionary_may_contain_only_an_image():
     features = Features.of(spaces.Dict(camera=spaces.Box(0, 255, (8, 9), np.uint8)), ACTIONS)
-    pictures = numbers(2, 8, 9)
-    assert (features.shape, features.picture) == ((72,), (1, 8, 9))
-    assert torch.equal(features.encode({"camera": pictures}), pictures.flatten(1).float())
+    images = numbers(2, 8, 9)
+    assert (features.shape, features.image) == ((72,), (1, 8, 9))
+    assert torch.equal(features.encode({"camera": images}), images.flatten(1).float())
     masked = spaces.Dict(camera=spaces.Box(0, 255, (8, 9), np.uint8), action_mask=spaces.MultiBinary(3))
     assert Features.of(masked, ACTIONS).shape == (75,)
 
 
 def test_unsupported_images_in_a_dictionary_are_rejected():
-    picture = spaces.Box(0, 255, (8, 9), np.uint8)
+    image = spaces.Box(0, 255, (8, 9), np.uint8)
     with pytest.raises(ValueError, match=r"parts left, right of the observation are images: .* into one image"):
-        Features.of(spaces.Dict(left=picture, right=picture), ACTIONS)
+        Features.of(spaces.Dict(left=image, right=image), ACTIONS)
     with pytest.raises(ValueError, match=r"part 'camera' of a nested dictionary of the observation is an image"):
-        Features.of(spaces.Dict(head=spaces.Dict(camera=picture), speed=box(1)), ACTIONS)
+        Features.of(spaces.Dict(head=spaces.Dict(camera=image), speed=box(1)), ACTIONS)
 
 
 def test_spaces_without_arrays_are_rejected():

@@ -155,10 +155,10 @@ def test_image_of_the_map():
     env = GridWorld("S.G\n.#.", render_mode="rgb_array")
     empty = env.render()
     env.reset(seed=0)
-    picture = env.render()
-    assert picture.shape == (48, 72, 3)
-    assert picture.dtype == np.uint8
-    changed = (picture != empty).any(axis=2)
+    image = env.render()
+    assert image.shape == (48, 72, 3)
+    assert image.dtype == np.uint8
+    changed = (image != empty).any(axis=2)
     rows, columns = np.flatnonzero(changed.any(axis=1)), np.flatnonzero(changed.any(axis=0))
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (6, 17, 6, 17)
     assert len(np.unique(empty[12, 12::24], axis=0)) == 3

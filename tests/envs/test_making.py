@@ -293,7 +293,7 @@ class Unclosable(Drawing):
     """Environment whose `close` raises an error."""
 
     def close(self):
-        raise RuntimeError("the socket is gone")
+        raise RuntimeError("the socket was closed")
 
 
 class Growing(Drawing):
@@ -352,7 +352,7 @@ def test_errors_of_close_are_warnings(custom, caplog, vectorization):
     env.close()
     if vectorization == "sync":
         assert re.search(
-            r"close\(\) raised RuntimeError: the socket is gone \(.*test_making.py, line \d+\)", caplog.text
+            r"close\(\) raised RuntimeError: the socket was closed \(.*test_making.py, line \d+\)", caplog.text
         )
 
 

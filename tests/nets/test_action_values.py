@@ -26,8 +26,8 @@ def slow(values, parameters, obs, hidden):
         return x @ weight + bias, weight, bias
 
     x = obs
-    *torso, last = hidden
-    for width in torso:
+    *encoder, last = hidden
+    for width in encoder:
         x = layer(x, width)[0].tanh()
     if not values.dueling:
         return layer(layer(x, last)[0].tanh(), values.actions)[0]

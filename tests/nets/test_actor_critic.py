@@ -255,7 +255,7 @@ def test_invalid_critics_are_rejected(critics, shared):
 @SEEDS
 def test_images_go_through_convolutions(shared, seeds):
     head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
-    shape = ActorCritic((2, 5, 6), head, Spec(hidden=(7,), activation="tanh", shared=shared, torso="small"))
+    shape = ActorCritic((2, 5, 6), head, Spec(hidden=(7,), activation="tanh", shared=shared, encoder="small"))
     parameters = shape.initial([rng(seed) for seed in range(seeds)]).double()
     obs = torch.randint(0, 256, (seeds, M, 2, 5, 6), generator=rng(2), dtype=torch.uint8)
     result = Pass(shape.bind(parameters), obs)

@@ -32,10 +32,10 @@ def convolutions(shape):
 STACKS = {
     "tanh": (network_for((4,), (8, 8, 3), activation="tanh"), (4,)),
     "relu": (network_for((4,), (3,), activation="relu"), (4,)),
-    "encoder": (network_for((4,), (8, 3), activation="tanh", torso=features), (4,)),
-    "encoder of images": (network_for((2, 9, 9), (8, 3), activation="relu", torso=convolutions), (2, 9, 9)),
+    "encoder": (network_for((4,), (8, 3), activation="tanh", encoder=features), (4,)),
+    "encoder of images": (network_for((2, 9, 9), (8, 3), activation="relu", encoder=convolutions), (2, 9, 9)),
     "small": (network_for((2, 9, 9), (8, 3), activation="relu"), (2, 9, 9)),
-    "impala": (network_for((2, 20, 20), (8, 3), activation="relu", torso="impala"), (2, 20, 20)),
+    "impala": (network_for((2, 20, 20), (8, 3), activation="relu", encoder="impala"), (2, 20, 20)),
     "nature": (network_for((1, 40, 40), (8, 3), activation="relu"), (1, 40, 40)),
 }
 

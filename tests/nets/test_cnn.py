@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from operant.nets import StackedCNN
-from operant.nets.cnn import TORSOS, Convolution
+from operant.nets.cnn import ENCODERS, Convolution
 
 MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU}
 SHAPES = {"small": (2, 5, 6), "impala": (2, 9, 8), "nature": (1, 36, 37)}
 SIZES = (5, 3)
-EVERY_TORSO = pytest.mark.parametrize("torso", SHAPES)
+EVERY_TORSO = pytest.mark.parametrize("encoder", SHAPES)
 SEEDS = pytest.mark.parametrize("seeds", [1, 3])
 
 
@@ -18,8 +18,8 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def make(torso="small", activation="tanh", sizes=SIZES):
-    return StackedCNN(SHAPES[torso], sizes, activation=activation, torso=torso)
+def make(encoder="small", activation="tanh", sizes=SIZES):
+    return StackedCNN(SHAPES[encoder], sizes, activation=activation, encoder=encoder)
 
 
 def parameters_of(cnn, seeds, dtype=torch.float64):
@@ -29,7 +29,7 @@ def parameters_of(cnn, seeds, dtype=torch.float64):
     return parameters + 0.05 * torch.randn(parameters.shape, generator=rng(9), dtype=dtype)
 
 
-def pictures(shape, *lead):
+def images(shape, *lead):
     return torch.randint(0, 256, (*lead, *shape), generator=rng(1), dtype=torch.uint8)
 
 
@@ -44,8 +44,8 @@ class Residual(nn.Module):
         return x + self.inner(x)
 
 
-def torso_of(name, channels):
-    """Return the torso as shown in the paper."""
+def encoder_of(name, channels):
+    """Return the encoder as shown in the paper."""
     if name == "nature":
         sizes = [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3)]
         return nn.Sequential(*(module for conv in sizes for module in (conv, nn.ReLU())))
@@ -59,9 +59,9 @@ def torso_of(name, channels):
     return nn.Sequential(*stages, nn.ReLU())
 
 
-def separate(cnn, torso, row):
+def separate(cnn, encoder, row):
     """Return the network of one row of parameters as modules of torch, in their order."""
-    modules = [torso_of(torso, SHAPES[torso][0]), nn.Flatten()]
+    modules = [encoder_of(encoder, SHAPES[encoder][0]), nn.Flatten()]
     for width_in, width_out in cnn.dense.shapes:
         modules += [nn.Linear(width_in, width_out), MODULES[cnn.dense.activation]()]
     network = nn.Sequential(*modules[:-1]).to(row.dtype)
@@ -77,24 +77,24 @@ def separate(cnn, torso, row):
 @EVERY_TORSO
 @SEEDS
 @pytest.mark.parametrize("activation", MODULES)
-def test_stacked_networks_are_separate_networks(torso, seeds, activation):
-    cnn = make(torso, activation)
-    parameters, inputs = parameters_of(cnn, seeds), pictures(SHAPES[torso], seeds, 4)
+def test_stacked_networks_are_separate_networks(encoder, seeds, activation):
+    cnn = make(encoder, activation)
+    parameters, inputs = parameters_of(cnn, seeds), images(SHAPES[encoder], seeds, 4)
     layers = cnn.layers(parameters)
     outputs = cnn(layers, inputs)
     assert outputs.shape == (seeds, 4, 3)
     torch.testing.assert_close(cnn.trace(layers, inputs)[-1], outputs)
     for seed in range(seeds):
-        expected = separate(cnn, torso, parameters[seed])(inputs[seed].double() / 255)
+        expected = separate(cnn, encoder, parameters[seed])(inputs[seed].double() / 255)
         torch.testing.assert_close(outputs[seed], expected)
 
 
 @EVERY_TORSO
 @SEEDS
 @pytest.mark.parametrize("sizes", [SIZES, (3,)])
-def test_the_pullback_is_the_gradient_of_separate_networks(torso, seeds, sizes):
-    cnn = make(torso, sizes=sizes)
-    parameters, inputs = parameters_of(cnn, seeds), pictures(SHAPES[torso], seeds, 4)
+def test_the_pullback_is_the_gradient_of_separate_networks(encoder, seeds, sizes):
+    cnn = make(encoder, sizes=sizes)
+    parameters, inputs = parameters_of(cnn, seeds), images(SHAPES[encoder], seeds, 4)
     cotangent = torch.randn(seeds, 4, 3, generator=rng(2), dtype=torch.float64)
     layers, before = cnn.layers(parameters), cotangent.clone()
     trace = cnn.trace(layers, inputs)
@@ -104,16 +104,16 @@ def test_the_pullback_is_the_gradient_of_separate_networks(torso, seeds, sizes):
     assert torch.equal(cotangent, before)
     gradient = torch.cat(pieces, dim=1)
     for seed in range(seeds):
-        network = separate(cnn, torso, parameters[seed])
+        network = separate(cnn, encoder, parameters[seed])
         (network(inputs[seed].double() / 255) * cotangent[seed]).sum().backward()
         expected = [p.grad.T.flatten() if p.dim() == 2 else p.grad.flatten() for p in network.parameters()]
         torch.testing.assert_close(gradient[seed], torch.cat(expected))
 
 
 @EVERY_TORSO
-def test_autograd_goes_through_as_well(torso):
-    cnn = make(torso)
-    parameters, inputs = parameters_of(cnn, 2).requires_grad_(), pictures(SHAPES[torso], 2, 3)
+def test_autograd_goes_through_as_well(encoder):
+    cnn = make(encoder)
+    parameters, inputs = parameters_of(cnn, 2).requires_grad_(), images(SHAPES[encoder], 2, 3)
     weights = torch.randn(2, 3, 3, generator=rng(2), dtype=torch.float64)
     (gradient,) = torch.autograd.grad((cnn(cnn.layers(parameters), inputs) * weights).sum(), parameters)
     layers = cnn.layers(parameters.detach())
@@ -124,10 +124,10 @@ def test_autograd_goes_through_as_well(torso):
 @EVERY_TORSO
 @SEEDS
 @pytest.mark.parametrize("beside", [0, 3])
-def test_numbers_next_to_an_image_join_the_features_of_the_torso(torso, seeds, beside):
-    shape = SHAPES[torso]
-    cnn = StackedCNN(shape, SIZES, activation="tanh", torso=torso, beside=beside)
-    parameters, seen = parameters_of(cnn, seeds), pictures(shape, seeds, 4)
+def test_numbers_next_to_an_image_join_the_features_of_the_encoder(encoder, seeds, beside):
+    shape = SHAPES[encoder]
+    cnn = StackedCNN(shape, SIZES, activation="tanh", encoder=encoder, beside=beside)
+    parameters, seen = parameters_of(cnn, seeds), images(shape, seeds, 4)
     numbers = torch.randn(seeds, 4, beside, generator=rng(3), dtype=torch.float64)
     inputs = torch.cat((seen.flatten(2).double(), numbers), dim=-1)
     layers = cnn.layers(parameters)
@@ -136,7 +136,7 @@ def test_numbers_next_to_an_image_join_the_features_of_the_torso(torso, seeds, b
     torch.testing.assert_close(trace[-1], cnn(layers, inputs))
     gradient = torch.cat(cnn.pullback(layers, trace, cotangent), dim=1)
     for seed in range(seeds):
-        network = separate(cnn, torso, parameters[seed])
+        network = separate(cnn, encoder, parameters[seed])
         maps = network[:2](seen[seed].double() / 255)
         outputs = network[2:](torch.cat((maps, numbers[seed]), dim=1))
         torch.testing.assert_close(trace[-1][seed], outputs)
@@ -147,7 +147,7 @@ def test_numbers_next_to_an_image_join_the_features_of_the_torso(torso, seeds, b
 
 def test_more_images_than_a_chunk_give_the_same(monkeypatch):
     cnn = make()
-    layers, inputs = cnn.layers(parameters_of(cnn, 2)), pictures(SHAPES["small"], 2, 7)
+    layers, inputs = cnn.layers(parameters_of(cnn, 2)), images(SHAPES["small"], 2, 7)
     whole = cnn(layers, inputs)
     monkeypatch.setattr("operant.nets.cnn.CHUNK", 3)
     torch.testing.assert_close(cnn(layers, inputs), whole)
@@ -166,7 +166,7 @@ def test_the_networks_of_the_papers_have_their_sizes():
     nature = StackedCNN((4, 84, 84), (512, 6), activation="relu")
     assert nature.maps == (64, 7, 7)
     assert nature.size == 32 * 4 * 64 + 32 + 64 * 32 * 16 + 64 + 64 * 64 * 9 + 64 + 3136 * 512 + 512 + 512 * 6 + 6
-    impala = StackedCNN((4, 84, 84), (256, 6), activation="relu", torso="impala")
+    impala = StackedCNN((4, 84, 84), (256, 6), activation="relu", encoder="impala")
     assert impala.maps == (32, 11, 11)
     assert len(impala.filters) == 15
 
@@ -184,25 +184,25 @@ def test_initial_weights_are_orthogonal():
     assert all(bias.count_nonzero() == 0 for _, bias in pairs)
 
 
-def test_the_torso_is_chosen_by_the_size_of_the_image():
+def test_the_encoder_is_chosen_by_the_size_of_the_image():
     kinds = {side: StackedCNN((1, side, 40), (2,), activation="relu").pieces for side in (35, 36)}
-    assert kinds[36] == list(TORSOS["nature"])
-    assert kinds[35] == list(TORSOS["small"])
+    assert kinds[36] == list(ENCODERS["nature"])
+    assert kinds[35] == list(ENCODERS["small"])
 
 
 def test_residual_blocks_keep_the_number_of_channels():
     assert [piece.filters for piece in make("impala").pieces if isinstance(piece, Convolution)] == [16] * 5 + [32] * 10
 
 
-@pytest.mark.parametrize(("torso", "side"), [("nature", 35), ("small", 2)])
-def test_images_that_are_too_small_are_rejected(torso, side):
-    with pytest.raises(ValueError, match=f"images of {side} x {side} pixels are too small for the torso '{torso}'"):
-        StackedCNN((1, side, side), (2,), activation="relu", torso=torso)
+@pytest.mark.parametrize(("encoder", "side"), [("nature", 35), ("small", 2)])
+def test_images_that_are_too_small_are_rejected(encoder, side):
+    with pytest.raises(ValueError, match=f"images of {side} x {side} pixels are too small for the encoder '{encoder}'"):
+        StackedCNN((1, side, side), (2,), activation="relu", encoder=encoder)
 
 
-def test_an_unknown_torso_is_rejected():
-    with pytest.raises(ValueError, match="torso must be one of auto, nature, impala, small, got 'resnet'"):
-        StackedCNN((1, 40, 40), (2,), activation="relu", torso="resnet")
+def test_an_unknown_encoder_is_rejected():
+    with pytest.raises(ValueError, match="encoder must be one of auto, nature, impala, small, got 'resnet'"):
+        StackedCNN((1, 40, 40), (2,), activation="relu", encoder="resnet")
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (0, 40, 40)])

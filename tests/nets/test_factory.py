@@ -7,10 +7,10 @@ def test_the_network_is_that_of_the_observation():
     perceptron = network_for((9,), (4, 2), activation="tanh")
     assert isinstance(perceptron, StackedMLP)
     assert perceptron.shapes == [(9, 4), (4, 2)]
-    convolutions = network_for((1, 9, 9), (4, 2), activation="relu", torso="impala")
+    convolutions = network_for((1, 9, 9), (4, 2), activation="relu", encoder="impala")
     assert isinstance(convolutions, StackedCNN)
     assert convolutions.filters[0] == (16, 1, 3, 3)
-    both = network_for((81 + 5,), (4, 2), activation="relu", picture=(1, 9, 9))
+    both = network_for((81 + 5,), (4, 2), activation="relu", image=(1, 9, 9))
     assert isinstance(both, StackedCNN)
     assert both.dense.shapes == [(16 * 7 * 7 + 5, 4), (4, 2)]
     recurrent = network_for((9,), (4, 2), activation="tanh", memory=Memory(units=5, steps=3))
@@ -24,11 +24,11 @@ def test_other_shapes_are_rejected():
     with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):
         network_for((1, 9, 9), (2,), activation="tanh", memory=Memory(units=5, steps=3))
     with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):
-        network_for((85,), (2,), activation="tanh", memory=Memory(units=5, steps=3), picture=(1, 9, 9))
+        network_for((85,), (2,), activation="tanh", memory=Memory(units=5, steps=3), image=(1, 9, 9))
 
 
-@pytest.mark.parametrize("torso", ["nature", "impala", "small"])
-def test_convolutions_without_an_image_are_rejected(torso):
+@pytest.mark.parametrize("encoder", ["nature", "impala", "small"])
+def test_convolutions_without_an_image_are_rejected(encoder):
     for memory in (None, Memory(units=5, steps=3)):
-        with pytest.raises(ValueError, match=rf"encoder='{torso}' is for images, .* these observations are vectors"):
-            network_for((9,), (4, 2), activation="relu", torso=torso, memory=memory)
+        with pytest.raises(ValueError, match=rf"encoder='{encoder}' is for images, .* these observations are vectors"):
+            network_for((9,), (4, 2), activation="relu", encoder=encoder, memory=memory)

@@ -75,7 +75,7 @@ def rng(seed=0):
 
 def actor_critic(make, *, shared=False, hidden=(7,)):
     head = head_for(spaces.Discrete(3), log_std=0.0, device=torch.device("cpu"))
-    return ActorCritic(D, head, Spec(hidden=hidden, activation="tanh", shared=shared, torso=make))
+    return ActorCritic(D, head, Spec(hidden=hidden, activation="tanh", shared=shared, encoder=make))
 
 
 def alone(stack, parameters, obs):
@@ -94,7 +94,7 @@ def alone(stack, parameters, obs):
 @pytest.mark.parametrize("make", MODULES)
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_outputs_and_gradients_are_those_of_separate_modules(make, seeds):
-    stack = network_for((D,), [7, 3], activation="relu", torso=make)
+    stack = network_for((D,), [7, 3], activation="relu", encoder=make)
     assert isinstance(stack, StackedModule)
     assert stack.at_once == (make is not Deciding)
     parameters = torch.stack([stack.initial(rng(seed), [(3, 1.0)]) for seed in range(seeds)])
@@ -191,7 +191,7 @@ def test_images_come_as_numbers_from_0_to_1():
             assert images.max() <= 1
             return self.layer(images).relu()
 
-    stack = network_for((2, 5, 5), [4], activation="relu", torso=Convolutions)
+    stack = network_for((2, 5, 5), [4], activation="relu", encoder=Convolutions)
     layers = stack.layers(torch.stack([stack.initial(rng(seed), [(4, 1.0)]) for seed in (0, 1)]))
     images = torch.randint(256, (2, M, 2, 5, 5), generator=rng(), dtype=torch.uint8)
     assert stack(layers, images).shape == (2, M, 4)
@@ -252,4 +252,4 @@ class Summed(nn.Module):
 )
 def test_modules_that_cannot_be_encoders_are_rejected(make, message):
     with pytest.raises(ModuleError, match=message):
-        network_for((D,), [3], activation="tanh", torso=make)
+        network_for((D,), [3], activation="tanh", encoder=make)

@@ -236,6 +236,6 @@ def test_a_critic_must_take_an_action():
 
 def test_options_that_a_whole_network_replaces_are_rejected():
     with pytest.raises(ValueError, match="leave out encoder='nature', memories, and more critics than one"):
-        Spec((), "tanh", shared=True, torso="nature", network=Both)
+        Spec((), "tanh", shared=True, encoder="nature", network=Both)
     with pytest.raises(ValueError, match="leave out encoder='auto', memories"):
         Spec((), "tanh", shared=False, critics=2, network=Both)

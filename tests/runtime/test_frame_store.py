@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from operant.runtime import frame_store as module
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
-from operant.runtime.frame_store import Pictures
+from operant.runtime.frame_store import FrameStore
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Rollout
 from operant.state import clone
@@ -61,14 +61,14 @@ def cases(draw):
 
 def head(replay):
     """Return the number of planes that a replay buffer has stored so far."""
-    assert replay.pictures is not None
-    return replay.pictures.head
+    assert replay.frames is not None
+    return replay.frames.head
 
 
 def ring(replay):
     """Return the number of planes that a replay buffer can store."""
-    assert replay.pictures is not None
-    return len(replay.pictures.planes)
+    assert replay.frames is not None
+    return len(replay.frames.planes)
 
 
 def remembered(replay, stories):
@@ -80,8 +80,8 @@ def remembered(replay, stories):
     slots = torch.arange(replay.size).view(-1, replay.rows)[:, 0] // replay.rows
     times = (slots - (replay.added - len(seen))) % replay.length
 
-    def by_place(pictures):
-        return pictures[times].movedim(1, 0).flatten(1, 2)
+    def by_place(frames):
+        return frames[times].movedim(1, 0).flatten(1, 2)
 
     return torch.equal(batch.obs, by_place(seen)) and torch.equal(batch.next_obs, by_place(final))
 
@@ -115,11 +115,11 @@ def test_every_plane_is_held_once(stacked, planes, monkeypatch):
     replay = Replay(seeds=1, rows=2, capacity=200)
     for _ in range(150):
         replay.add(*screen.play(4))
-    pictures = replay.pictures
-    assert pictures is not None
+    frames = replay.frames
+    assert frames is not None
     assert replay.size == 200
-    assert 200 * planes <= pictures.head - pictures.first <= 200 * planes + 2 * 4 + 8 + 4
-    assert len(pictures.planes) == math.ceil(225 * planes / 8) * 8 + 8
+    assert 200 * planes <= frames.head - frames.first <= 200 * planes + 2 * 4 + 8 + 4
+    assert len(frames.planes) == math.ceil(225 * planes / 8) * 8 + 8
 
 
 def test_an_episode_that_ends_takes_a_separate_stack():
@@ -135,15 +135,15 @@ def test_an_episode_that_ends_takes_a_separate_stack():
 
 
 def test_planes_worked_by_hand():
-    def picture(*planes):
+    def frame(*planes):
         return torch.tensor(planes, dtype=torch.uint8).view(1, 1, -1, 1, 1)
 
-    pictures = Pictures((3, 1, 1), torch.uint8, torch.device("cpu"))
-    seen, successors = pictures.add(picture(1, 2, 3), picture(2, 3, 4), None)
+    frames = FrameStore((3, 1, 1), torch.uint8, torch.device("cpu"))
+    seen, successors = frames.add(frame(1, 2, 3), frame(2, 3, 4), None)
     assert (seen.tolist(), successors.tolist()) == ([[[0, 1, 2]]], [[[1, 2, 3]]])
-    seen, successors = pictures.add(picture(2, 3, 4), picture(9, 3, 4), successors[-1])
+    seen, successors = frames.add(frame(2, 3, 4), frame(9, 3, 4), successors[-1])
     assert (seen.tolist(), successors.tolist()) == ([[[1, 2, 3]]], [[[4, 5, 6]]])
-    assert pictures.take(torch.tensor([[3, 4, 0]])).flatten().tolist() == [4, 9, 1]
+    assert frames.take(torch.tensor([[3, 4, 0]])).flatten().tolist() == [4, 9, 1]
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -231,7 +231,7 @@ def test_buffers_saved_with_whole_images_resume_with_them():
     replay.load_state_dict({"added": 6, "gaps": False, "segments": [whole]})
     second, actions = screen.play(3)
     replay.add(second, actions)
-    assert replay.pictures is None
+    assert replay.frames is None
     assert remembered(replay, [story, second])
 
 
@@ -239,6 +239,6 @@ def test_planes_of_another_size_are_rejected():
     held = Replay(seeds=1, rows=1, capacity=20)
     held.add(*Screen(1, 1, 2, stacked=True).play(3))
     state = held.state_dict()["pictures"]
-    other = Pictures((2, SIDE, SIDE + 1), torch.uint8, torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"'pictures' has shape \(5, 3, 3\) but \(5, 3, 4\) is needed"):
+    other = FrameStore((2, SIDE, SIDE + 1), torch.uint8, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"'frames' has shape \(5, 3, 3\) but \(5, 3, 4\) is needed"):
         other.load_state_dict(state)

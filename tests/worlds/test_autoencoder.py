@@ -19,11 +19,11 @@ def images(seeds, count, shape, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("shape", "torso"),
+    ("shape", "encoder"),
     [((1, 10, 10), "small"), ((3, 64, 64), "nature"), ((2, 41, 37), "nature"), ((4, 84, 84), "auto")],
 )
-def test_a_decoder_makes_images_of_the_size_that_was_encoded(shape, torso):
-    vae = StackedVAE(shape, 3, (8,), torso)
+def test_a_decoder_makes_images_of_the_size_that_was_encoded(shape, encoder):
+    vae = StackedVAE(shape, 3, (8,), encoder)
     parameters = vae.initial(generators(0, 1))
     assert parameters.shape == (2, vae.size)
     bound = vae.bind(parameters)
@@ -81,5 +81,5 @@ def test_it_learns_to_say_which_of_two_images_it_is():
 
 
 def test_pools_have_no_mirror():
-    with pytest.raises(ValueError, match="torso must be 'nature' or 'small': a decoder cannot mirror the pools"):
+    with pytest.raises(ValueError, match="encoder must be 'nature' or 'small': a decoder cannot mirror the pools"):
         StackedVAE((3, 64, 64), 3, (8,), "impala")

@@ -11,7 +11,7 @@ ActionKind = Literal["discrete", "multi-discrete", "continuous"]
 """Types of actions: one discrete choice, several simultaneous choices, a vector of real numbers."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
 """Types of observations."""
-Sight = Literal["pictures", "mixtures", "masks"]
+Sight = Literal["images", "mixtures", "masks"]
 """Supported inputs other than vectors: images, dictionaries of an image and other entries, and action masks."""
 
 

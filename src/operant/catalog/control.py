@@ -9,7 +9,7 @@ _DQN = partial(
     package="control",
     family="value",
     on_policy=False,
-    sees=("pictures",),
+    sees=("images",),
     module="operant.control.dqn",
     config="DQNConfig",
     learner="DQN",
@@ -21,7 +21,7 @@ _ROLLOUT = partial(
     family="actor-critic",
     on_policy=True,
     actions=("discrete", "multi-discrete", "continuous"),
-    sees=("pictures", "mixtures", "masks"),
+    sees=("images", "mixtures", "masks"),
 )
 _EPISODES = partial(
     _ROLLOUT,
@@ -45,7 +45,7 @@ _REPLAY = partial(
     actions=("continuous",),
     bounded=True,
 )
-_WORLD = partial(_REPLAY, model="learned", actions=("discrete", "continuous"), sees=("pictures",))
+_WORLD = partial(_REPLAY, model="learned", actions=("discrete", "continuous"), sees=("images",))
 
 CONTROL: tuple[Algorithm, ...] = (
     _DQN(

@@ -36,9 +36,9 @@ def captioned(frame: "Frame", moment: "Moment") -> "Frame":
     width = max(large.shape[1], SMALLEST)
     text = pygame.font.Font(None, 20).render(caption(moment), True, (255, 255, 255), (40, 40, 40))
     pixels = pygame.surfarray.array3d(text).swapaxes(0, 1)
-    picture = np.full((large.shape[0] + STRIP, width, 3), 40, np.uint8)
+    image = np.full((large.shape[0] + STRIP, width, 3), 40, np.uint8)
     left = (width - large.shape[1]) // 2
-    picture[: large.shape[0], left : left + large.shape[1]] = large
+    image[: large.shape[0], left : left + large.shape[1]] = large
     top, height, across = large.shape[0] + 5, min(pixels.shape[0], STRIP - 5), min(pixels.shape[1], width - 8)
-    picture[top : top + height, 8 : 8 + across] = pixels[:height, :across]
-    return picture
+    image[top : top + height, 8 : 8 + across] = pixels[:height, :across]
+    return image

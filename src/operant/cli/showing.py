@@ -73,12 +73,12 @@ def show(arguments: list[str]) -> int:
             f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view, starts)}",
         )
         if options.out is not None:
-            picture(trained, index, options.out)
+            plot_table(trained, index, options.out)
             say(f"drawn: {location(options.out)}")
     return 0
 
 
-def picture(trained: "Trained", index: int, path: Path) -> None:
+def plot_table(trained: "Trained", index: int, path: Path) -> None:
     """Plot the table of the seed at the given index of a run (extra: `plots`)."""
     from operant.cli.picturing import draw_tables
     from operant.tabular.view import view_of
@@ -88,7 +88,7 @@ def picture(trained: "Trained", index: int, path: Path) -> None:
     draw_tables(view_of(trained.experiment, index), title, path)
 
 
-def keep_picture(trained: "Trained") -> Path | None:
+def keep_plot(trained: "Trained") -> Path | None:
     """Plot the table of the first seed into the run's folder, if matplotlib is installed, and return the path.
 
     A folder that is not writable causes a warning.
@@ -98,7 +98,7 @@ def keep_picture(trained: "Trained") -> Path | None:
         return None
     path = trained.run.media_path / f"table-seed{settings.seeds[0]}.png"
     try:
-        picture(trained, 0, path)
+        plot_table(trained, 0, path)
     except OSError as error:
         say(f"operant: warning: the plot of the table is not saved in {trained.run.path}: {error.strerror}")
         return None

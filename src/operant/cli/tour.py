@@ -160,7 +160,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
     print(f"{solved} of {seeds} seeds solve it: a mean of {number(threshold)} or more.\n")
     _show_curve(trained, budget)
     print(f"\nEverything is in {place}: configuration, metrics, checkpoints.")
-    print(f"{_pictures(trained)}\n\n{next_commands(place)}")
+    print(f"{_plots(trained)}\n\n{next_commands(place)}")
     return 0 if solved == seeds else 1
 
 
@@ -174,7 +174,7 @@ def _show_curve(trained: "Trained", budget: int) -> None:
     print(budget_axis(budget, unit, low=low, high=high))
 
 
-def _pictures(trained: "Trained") -> str:
+def _plots(trained: "Trained") -> str:
     """Plot the learning curve and record a video of the first seed, if the extras are installed; return a text."""
     lines: list[str] = []
     if missing(["matplotlib"]):
@@ -183,9 +183,9 @@ def _pictures(trained: "Trained") -> str:
         from operant.cli.plotting import draw
         from operant.runtime.comparison import compare
 
-        picture = trained.run.media_path / "learning-curve.png"
-        draw([trained.run.path.name], compare([trained.run]), picture)
-        lines.append(f"Plot of the curve: {location(picture)}")
+        plot = trained.run.media_path / "learning-curve.png"
+        draw([trained.run.path.name], compare([trained.run]), plot)
+        lines.append(f"Plot of the curve: {location(plot)}")
     if missing(["pygame", "imageio_ffmpeg"]):
         lines.append('For a video of the policy: pip install "operant[render]"')
     else:

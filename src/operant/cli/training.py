@@ -16,7 +16,7 @@ from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
 from operant.cli.output import Updates, faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.processes import in_processes
-from operant.cli.showing import keep_picture
+from operant.cli.showing import keep_plot
 from operant.cli.tables import score_notes
 from operant.runtime.run_paths import location
 from operant.runtime.signals import Interruption
@@ -124,6 +124,14 @@ def resume(arguments: list[str]) -> int:
         return in_processes(["resume", *arguments], options, partial(finish, work, as_json=options.json))
 
 
+def _where_it_ended(trained: "Trained", consumed: int) -> str:
+    """Return at which part of the budget a callback ended training, and whether the run can continue."""
+    run = trained.run
+    immediately = run.facts()["sessions"][-1].get("from", 0) == consumed
+    further = "the run cannot continue with it" if immediately else f"`operant resume {location(run.path)}` continues"
+    return f"at {consumed:,} of {run.settings.budget:,}; {further}"
+
+
 def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     """Train, print the result and return the exit status."""
     begin = time.perf_counter()
@@ -142,10 +150,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
             print_json(_facts(trained, outcome.consumed))
         return outcome.exit_code
     if outcome.stopped_by:
-        left = f"{outcome.consumed:,} of {trained.run.settings.budget:,}"
-        at_once = trained.run.facts()["sessions"][-1].get("from", 0) == outcome.consumed
-        further = "the run cannot continue with it" if at_once else f"`operant resume {place}` continues"
-        say(f"operant: {outcome.stopped_by} ended training at {left}; {further}")
+        say(f"operant: {outcome.stopped_by} ended training {_where_it_ended(trained, outcome.consumed)}")
     evaluation = final_evaluation(trained)
     course = course_of(trained)
     start = course.start.evaluation if course.start else None
@@ -176,7 +181,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         print(f"\nThe last evaluation, with greedy actions:\n\n{scores}")
         if notes := score_notes(trained, evaluation):
             print(notes)
-        if drawn := keep_picture(trained):
+        if drawn := keep_plot(trained):
             print(f"A plot of the table of the first seed: {location(drawn)}")
     if start is not None:
         print(development(course, entry.unit, place))

@@ -112,18 +112,18 @@ def tune(arguments: list[str]) -> int:
             if options.json:
                 print_json(_facts(study, INTERRUPTED, study.trials()))
             return EXIT_REQUEUE
-    picture = None
+    plot = None
     if not missing(["matplotlib"]):
         from operant.cli.plotting import draw_study
 
-        picture = study.path / "study.png"
-        draw_study(result, picture)
+        plot = study.path / "study.png"
+        draw_study(result, plot)
     if options.json:
         print_json(_answer(study, result))
         return 0
     print(_report(study, result))
-    if picture is not None:
-        print(f"\nA plot of the search: {location(picture)}")
+    if plot is not None:
+        print(f"\nA plot of the search: {location(plot)}")
     return 0
 
 

@@ -25,7 +25,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import OwnReward, RewardChannels, channels_of
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
+from operant.nets import OPTIMIZERS, Activation, EncoderName, OptimizerName, Pass, Spec, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -77,7 +77,7 @@ class A2CConfig(StateNoiseConfig):
     """Activation function of the hidden layers."""
     share_features: bool = False
     """Whether policy and value function share the hidden layers."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
     `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
@@ -221,7 +221,7 @@ class A2C(Resumable):
                 config.activation,
                 config.share_features or config.network is not None,
                 critics=config.critic_ensemble_size,
-                torso=config.encoder,
+                encoder=config.encoder,
                 value_heads=config.channels.count,
                 network=config.network,
             ),

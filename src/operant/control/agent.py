@@ -13,7 +13,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.state_noise import StateNoise, require_state_noise
-from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start, wrappers
+from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_image, learned, start, wrappers
 from operant.nets import ActorCritic, GaussianHead, Graph, Spec, head_for
 from operant.runtime.rollouts import Act, Collector, Rollout, by_seed, without_broken
 from operant.runtime.sharded_collector import ShardedCollector
@@ -88,7 +88,7 @@ class Agent(DeclaredState):
             require_rows(each, seeds, rows // self.shards.count)
             start(each, seeds)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
-        if scaling.observations and is_picture(env.observation_space):
+        if scaling.observations and is_image(env.observation_space):
             raise ValueError("normalize_obs is for vectors: the network scales images")
         if self.shards.count > 1:
             scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
@@ -110,7 +110,7 @@ class Agent(DeclaredState):
             self.experience = self.collector = Collector(env, seeds=len(seeds))
         self.head = head_for(env.action_space, log_std=log_std, device=env.device)
         features = self.collector.features
-        shape = ActorCritic(features.shape, self.head, spec, masked=features.masked, picture=features.picture)
+        shape = ActorCritic(features.shape, self.head, spec, masked=features.masked, image=features.image)
         initial = shape.initial(streams.of_seeds(seeds, "networks"))
         self.parameters = initial.to(env.device)
         self.networks = shape.bind(self.parameters)

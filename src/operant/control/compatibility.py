@@ -6,7 +6,7 @@ from gymnasium import Space, spaces
 
 from operant import catalog
 from operant.catalog import ActionKind, Algorithm
-from operant.envs import BatchEnv, Features, is_picture
+from operant.envs import BatchEnv, Features, is_image
 from operant.envs.features import MASK
 from operant.envs.spaces import is_box, is_dict, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
@@ -125,8 +125,8 @@ def _kind(actions: Space[Any]) -> ActionKind | None:
 
 def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     space = env.observation_space
-    if is_picture(space):
-        if "pictures" in algorithm.sees:
+    if is_image(space):
+        if "images" in algorithm.sees:
             return None
         return Obstacle(
             f"needs vectors, but the observations of {env.task} are images, {space}",
@@ -144,7 +144,7 @@ def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obst
     space = env.observation_space
     if not algorithm.vectors:
         return Obstacle(f"needs images, but the observations of {env.task} are {space}", "")
-    if features.picture is not None and "mixtures" not in algorithm.sees:
+    if features.image is not None and "mixtures" not in algorithm.sees:
         return Obstacle(
             f"does not support an image in a dictionary, but the observations of {env.task} are {space}",
             "remove it, or the other entries, with gymnasium.wrappers.FilterObservation",

@@ -28,7 +28,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Features, Tree
 from operant.envs.spaces import discrete, is_box
-from operant.nets import Activation, CategoricalHead, TorsoName, compilable, encoders, modules
+from operant.nets import Activation, CategoricalHead, EncoderName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.nets.lookup import RowGradient
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
@@ -93,7 +93,7 @@ class DQNConfig(ReplayConfig):
     """Sizes of the hidden layers."""
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
     `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
@@ -206,7 +206,7 @@ class DQN(Resumable):
             hidden=config.hidden_sizes,
             activation=config.activation,
             dueling=config.dueling,
-            torso=config.encoder,
+            encoder=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
             network=config.network,
             one_hot=bool(entries),

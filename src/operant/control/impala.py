@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv, EnvMaker, maker_like, only_here
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
+from operant.nets import OPTIMIZERS, Activation, EncoderName, OptimizerName, Pass, Spec, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -88,7 +88,7 @@ class IMPALAConfig:
     """Activation function of the hidden layers."""
     share_features: bool = False
     """Whether policy and value share the hidden layers, as in the paper."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
     `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
@@ -158,7 +158,7 @@ def _agent(config: IMPALAConfig, env: BatchEnv, seeds: Sequence[int], *, algorit
             config.hidden_sizes,
             config.activation,
             config.share_features or config.network is not None,
-            torso=config.encoder,
+            encoder=config.encoder,
             network=config.network,
         ),
         log_std=config.log_std_init,

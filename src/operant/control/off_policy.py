@@ -13,8 +13,8 @@ from operant.control.scaled_experience import ScaledExperience
 from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
+    EncoderName,
     Ensemble,
-    TorsoName,
     encoders,
     modules,
     network_of_vectors,
@@ -169,7 +169,7 @@ class OffPolicyConfig(ReplayConfig):
     """Sizes of the hidden layers of policy and critics."""
     activation: Activation = "relu"
     """Activation function of the hidden layers."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Path of a custom torch.nn.Module before the dense layers, path/to/file.py:Name; policy and critics have one copy
     each, and the critics' action is concatenated to its output. auto: none."""
     actor_network: str | None = None
@@ -186,7 +186,7 @@ class OffPolicyConfig(ReplayConfig):
         super().__post_init__()
         require(
             self,
-            encoder=encoders(self.encoder, pictures=False),
+            encoder=encoders(self.encoder, images=False),
             actor_network=modules(self.actor_network),
             critic_network=modules(self.critic_network),
         )

@@ -28,7 +28,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import OwnReward, RewardChannels, channels_of
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
+from operant.nets import Activation, EncoderName, Pass, Spec, StackedAdam, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -94,7 +94,7 @@ class PPOConfig(StateNoiseConfig):
     """Activation function of the hidden layers."""
     share_features: bool = False
     """Whether policy and value function share the hidden layers."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
     `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
@@ -150,7 +150,7 @@ class PPOConfig(StateNoiseConfig):
             hidden=self.hidden_sizes,
             activation=self.activation,
             shared=self.share_features or self.network is not None,
-            torso=self.encoder,
+            encoder=self.encoder,
             value_heads=self.channels.count,
             network=self.network,
         )

@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree, wrappers
-from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders, modules
+from operant.nets import Activation, EncoderName, Spec, StackedAdam, compilable, encoders, modules
 from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import require_budget
@@ -117,7 +117,7 @@ class ReinforceConfig:
     """Sizes of the hidden layers of policy and critic."""
     activation: Activation = "tanh"
     """Activation function of the hidden layers."""
-    encoder: TorsoName | str = "auto"
+    encoder: EncoderName | str = "auto"
     """Convolutional layers for images; `auto` selects them by the image size. Or the path of a custom
     `torch.nn.Module`, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     network: str | None = None
@@ -225,7 +225,7 @@ class Reinforce(Resumable):
             rows=config.num_envs,
             algorithm=algorithm,
             spec=Spec(
-                config.hidden_sizes, config.activation, shared=False, torso=config.encoder, network=config.network
+                config.hidden_sizes, config.activation, shared=False, encoder=config.encoder, network=config.network
             ),
             log_std=config.log_std_init,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),

@@ -39,7 +39,7 @@ class ScaledExperience(Experience):
     def __init__(self, env: Any, **options: Any) -> None:
         super().__init__(env, **options)
         features = self.collector.features
-        if features.picture is not None or len(features.shape) != 1:
+        if features.image is not None or len(features.shape) != 1:
             raise ValueError("normalize_obs is for vectors: leave it out for images")
         if len(self.envs) > 1 or self.rollouts is not self.collector:
             require_apart(self.envs[0], "normalize_obs")

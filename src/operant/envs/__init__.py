@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from operant.envs.base import BatchEnv, EndlessError, Step, Tree, begins_anew
     from operant.envs.conformance import ContractError, check_batch_env
     from operant.envs.envpool import EnvPool
-    from operant.envs.features import Features, is_picture
+    from operant.envs.features import Features, is_image
     from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
     from operant.envs.making import EnvMaker, make, maker_like, only_here, resolve_backend
     from operant.envs.noisy_tv import NoisyTV
@@ -94,7 +94,7 @@ __all__ = [
     "goal_end",
     "goal_reward",
     "grid_transitions",
-    "is_picture",
+    "is_image",
     "learned",
     "make",
     "maker_like",
@@ -119,7 +119,7 @@ _HOMES = {
     "base": ("BatchEnv", "EndlessError", "Step", "Tree", "begins_anew"),
     "conformance": ("ContractError", "check_batch_env"),
     "envpool": ("EnvPool",),
-    "features": ("Features", "is_picture"),
+    "features": ("Features", "is_image"),
     "goals": ("GoalEnd", "GoalEnv", "GoalReward", "goal_end", "goal_reward"),
     "making": ("EnvMaker", "make", "maker_like", "only_here", "resolve_backend"),
     "noisy_tv": ("NoisyTV",),

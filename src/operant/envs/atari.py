@@ -139,7 +139,7 @@ class Atari:
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
         """Start episode 0 of every environment and return the observations `[B, 4, 84, 84]`."""
-        return self._pictures(self._env.reset(seeds))
+        return self._images(self._env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
         """Apply one action per environment, int64 `[B]`."""
@@ -161,14 +161,14 @@ class Atari:
 
     def load_state_dict(self, state: State) -> Tensor:
         """Replay the saved episodes up to the saved step, and return the observations."""
-        return self._pictures(self._env.load_state_dict(state))
+        return self._images(self._env.load_state_dict(state))
 
     def close(self) -> None:
         """Release the emulators. Can be called twice."""
         self._env.close()
 
     @staticmethod
-    def _pictures(obs: object) -> Tensor:
+    def _images(obs: object) -> Tensor:
         if not isinstance(obs, Tensor):
             raise TypeError(f"images must be one tensor, got a {type(obs).__name__}")
         return obs

@@ -36,7 +36,7 @@ class Features:
         shape: shape of one observation: `(D,)` or `(C, H, W)`.
         masked: length of the action mask at the end of the vector; 0 without a mask.
         encode: function from a batch of observations `[M, ...]` to `[M, *shape]`.
-        picture: shape `(C, H, W)` of the image at the start of the vector, or None.
+        image: shape `(C, H, W)` of the image at the start of the vector, or None.
         slices: slices of a dictionary's parts in the vector, by key; keys of nested dictionaries are joined by a dot.
             Empty for other observations.
     """
@@ -44,7 +44,7 @@ class Features:
     shape: tuple[int, ...]
     masked: int
     encode: Callable[[Tree], Tensor]
-    picture: tuple[int, int, int] | None = None
+    image: tuple[int, int, int] | None = None
     slices: Mapping[str, slice] = field(default_factory=dict[str, slice], compare=False)
 
     @classmethod
@@ -56,17 +56,17 @@ class Features:
                 does not match the actions.
             TypeError: a part of the space is not an array of fixed shape.
         """
-        if is_picture(space):
-            return _picture(space.shape or ())
+        if is_image(space):
+            return _image(space.shape or ())
         masked = 0
         if is_dict(space) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)
-        picture, rest = _taken_out(space)
+        image, rest = _taken_out(space)
         width, encode = _vector(rest, "")
-        slices = dict(_slices(rest, 0 if picture is None else math.prod(picture[1].shape)))
-        if picture is not None:
-            slices[picture[0]] = slice(0, math.prod(picture[1].shape))
-            return replace(_with_picture(*picture, width, masked, encode), slices=slices)
+        slices = dict(_slices(rest, 0 if image is None else math.prod(image[1].shape)))
+        if image is not None:
+            slices[image[0]] = slice(0, math.prod(image[1].shape))
+            return replace(_with_image(*image, width, masked, encode), slices=slices)
         if width == masked:
             raise ValueError(f"observations of {space} contain only a mask: add inputs for the policy")
         return cls((width,), masked, encode, slices=slices)
@@ -97,7 +97,7 @@ class Features:
         return encoded.view(seeds, rows, *self.shape)
 
 
-def is_picture(space: gymnasium.Space[Any]) -> bool:
+def is_image(space: gymnasium.Space[Any]) -> bool:
     """Return whether a space contains images: uint8 from 0 to 255 with two or three axes."""
     return (
         is_box(space)
@@ -120,7 +120,7 @@ def _merged(obs: Tree) -> Tree:
     return {key: _merged(part) for key, part in obs.items()}
 
 
-def _picture(shape: tuple[int, ...]) -> Features:
+def _image(shape: tuple[int, ...]) -> Features:
     if len(shape) == 2:
         return Features((1, *shape), 0, lambda obs: _tensor(obs).unsqueeze(1))
     if shape[0] <= shape[2]:
@@ -131,7 +131,7 @@ def _picture(shape: tuple[int, ...]) -> Features:
 def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None, gymnasium.Space[Any]]:
     """Return the image of a dictionary with its key, if any, and the other parts."""
     parts: dict[str, gymnasium.Space[Any]] = space.spaces if is_dict(space) else {}
-    found = [key for key, part in parts.items() if is_picture(part)]
+    found = [key for key, part in parts.items() if is_image(part)]
     if len(found) > 1:
         raise ValueError(
             f"parts {', '.join(found)} of the observation are images: add a wrapper that concatenates them into one "
@@ -140,10 +140,10 @@ def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None
     if not found:
         return None, space
     rest = spaces.Dict({key: part for key, part in parts.items() if key != found[0]})
-    return (found[0], _picture(parts[found[0]].shape or ())), rest
+    return (found[0], _image(parts[found[0]].shape or ())), rest
 
 
-def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Callable[[Tree], Tensor]) -> Features:
+def _with_image(key: str, seen: Features, width: int, masked: int, encode: Callable[[Tree], Tensor]) -> Features:
     """Return the features of a dictionary with an image, whose features are `seen`, and a vector of other parts."""
 
     def both(obs: Tree) -> Tensor:
@@ -179,7 +179,7 @@ def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree]
     if is_multi_discrete(space):
         return _multi_discrete(space)
     if is_box(space) or isinstance(space, spaces.MultiBinary):
-        if key and is_picture(space):
+        if key and is_image(space):
             raise ValueError(
                 f"part {key!r} of a nested dictionary of the observation is an image: add a wrapper that moves it to "
                 "the top level, or removes it"

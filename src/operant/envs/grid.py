@@ -163,10 +163,10 @@ def _raster(grid: Grid, state: int | None) -> NDArray[np.uint8]:
     colors = np.full((*grid.shape, 3), _JUMP_COLOR, np.uint8)
     for symbol, color in _COLORS.items():
         colors[grid.symbols == symbol] = color
-    picture = colors.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
-    picture[_CELL - 1 :: _CELL] = _LINE
-    picture[:, _CELL - 1 :: _CELL] = _LINE
+    image = colors.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+    image[_CELL - 1 :: _CELL] = _LINE
+    image[:, _CELL - 1 :: _CELL] = _LINE
     if state is not None:
         top, left = (_CELL * place + _CELL // 4 for place in divmod(state, grid.shape[1]))
-        picture[top : top + _CELL // 2, left : left + _CELL // 2] = _AGENT
-    return picture
+        image[top : top + _CELL // 2, left : left + _CELL // 2] = _AGENT
+    return image

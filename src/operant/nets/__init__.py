@@ -4,7 +4,7 @@ from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
 from operant.nets.agreement import Agreement
 from operant.nets.alone import module_of
-from operant.nets.cnn import StackedCNN, TorsoName
+from operant.nets.cnn import EncoderName, StackedCNN
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, one_by_one, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
@@ -31,6 +31,7 @@ __all__ = [
     "Bounded",
     "CategoricalHead",
     "Encoder",
+    "EncoderName",
     "Ensemble",
     "EnsemblePass",
     "FunctionalModule",
@@ -61,7 +62,6 @@ __all__ = [
     "StackedNetwork",
     "StackedNormedMLP",
     "StackedRMSprop",
-    "TorsoName",
     "compilable",
     "compiler",
     "encoders",

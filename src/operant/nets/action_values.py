@@ -30,7 +30,7 @@ class ActionValues:
         hidden: sizes of the hidden layers.
         activation: activation function of the hidden layers.
         dueling: whether value and advantages are separate streams.
-        torso: the convolutions for images, or a custom module with its own initialization.
+        encoder: the convolutions for images, or a custom module with its own initialization.
         bounds: bounds of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
         network: a custom network that replaces all layers and returns the values (see `StackedNetwork`).
         one_hot: whether observations are one-hot vectors of D entries, given as indices `[S, M, 1]`.
@@ -48,14 +48,14 @@ class ActionValues:
         hidden: Sequence[int],
         activation: Activation,
         dueling: bool = False,
-        torso: Encoder = "auto",
+        encoder: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
         network: str | MakeNetwork | None = None,
         one_hot: bool = False,
     ) -> None:
-        if network is not None and (dueling or torso != "auto"):
+        if network is not None and (dueling or encoder != "auto"):
             raise ValueError(
-                f"network {network!r} replaces all layers: leave out encoder={torso!r} and dueling={dueling}"
+                f"network {network!r} replaces all layers: leave out encoder={encoder!r} and dueling={dueling}"
             )
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
@@ -78,7 +78,7 @@ class ActionValues:
         elif one_hot:
             self.mlp = StackedLookup([*observed, *sizes], activation=activation)
         else:
-            self.mlp = network_for(observed, sizes, activation=activation, torso=torso)
+            self.mlp = network_for(observed, sizes, activation=activation, encoder=encoder)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:

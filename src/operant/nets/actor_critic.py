@@ -25,7 +25,7 @@ class Spec:
         activation: activation function of the hidden layers.
         shared: whether actor and critic share the hidden layers.
         critics: number of critics, whose mean is the value; several share no layers.
-        torso: the convolutions for images, or a custom module (see `StackedModule`).
+        encoder: the convolutions for images, or a custom module (see `StackedModule`).
         memory: shape of the recurrent unit (see `StackedGRU`), which needs `shared`; None: not recurrent.
         value_heads: K, values that the critic predicts per state; K > 1 needs a single critic.
         network: a custom network that replaces all layers and returns policy and value (see `StackedNetwork`). With
@@ -40,15 +40,15 @@ class Spec:
     activation: Activation
     shared: bool
     critics: int = 1
-    torso: Encoder = "auto"
+    encoder: Encoder = "auto"
     memory: Memory | None = None
     value_heads: int = 1
     network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
-        if self.network is not None and (self.torso != "auto" or self.memory is not None or self.critics > 1):
+        if self.network is not None and (self.encoder != "auto" or self.memory is not None or self.critics > 1):
             raise ValueError(
-                f"network {self.network!r} replaces all layers: leave out encoder={self.torso!r}, memories, and more "
+                f"network {self.network!r} replaces all layers: leave out encoder={self.encoder!r}, memories, and more "
                 "critics than one"
             )
         if self.critics < 1 or (self.critics > 1 and self.shared):
@@ -76,7 +76,7 @@ class ActorCritic:
         spec: the shape of the networks.
         masked: length of the action mask at the end of an observation: the networks do not see it, and logits of masked
             actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.
-        picture: shape `(C, H, W)` of the image at the start of an observation `[D]`, if any.
+        image: shape `(C, H, W)` of the image at the start of an observation `[D]`, if any.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ActorCritic:
         spec: Spec,
         *,
         masked: int = 0,
-        picture: Sequence[int] | None = None,
+        image: Sequence[int] | None = None,
     ) -> None:
         self.head, self.masked = head, masked
         shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
@@ -106,9 +106,9 @@ class ActorCritic:
             shape,
             [*spec.hidden, outputs],
             activation=spec.activation,
-            torso=spec.torso,
+            encoder=spec.encoder,
             memory=spec.memory,
-            picture=picture,
+            image=image,
         )
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:

@@ -1,7 +1,7 @@
 """Convolutional networks stacked along the seed axis, with the interface of `operant.nets.StackedMLP`.
 
-A torso of convolutions is followed by dense layers. The seeds run one after another, because convolutions are limited
-by arithmetic, so stacking does not help, and grouped convolutions are slower on a CPU.
+An encoder of convolutions is followed by dense layers. The seeds run one after another, because convolutions are
+limited by arithmetic, so stacking does not help, and grouped convolutions are slower on a CPU.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from operant.nets.mlp import Activation, Layers, StackedMLP
 
 _aten: Any = torch.ops.aten  # PyTorch has no types for these
 
-TorsoName = Literal["auto", "nature", "impala", "small"]
+EncoderName = Literal["auto", "nature", "impala", "small"]
 """`nature`: Mnih et al. 2015, three convolutions. `impala`: Espeholt et al. 2018, figure 3 right, fifteen with residual
 connections. `small`: Young and Tian 2019 (MinAtar), one convolution. `auto`: `nature` from 36 x 36 pixels on, else
 `small`."""
@@ -48,12 +48,12 @@ class Convolution:
 
 
 Piece = Convolution | Literal["relu", "pool", "fork", "join"]
-"""Layers of a torso. `pool` is 3 x 3 max pooling with stride 2; the input of a `fork` is added at the next `join`."""
+"""Layers of an encoder. `pool` is 3 x 3 max pooling, stride 2; the input of a `fork` is added at the next `join`."""
 
 _RESIDUAL: tuple[Piece, ...] = ("fork", "relu", Convolution(0, 3, 1, 1), "relu", Convolution(0, 3, 1, 1), "join")
 """A residual block; 0 filters means as many as channels."""
 
-TORSOS: dict[str, tuple[Piece, ...]] = {
+ENCODERS: dict[str, tuple[Piece, ...]] = {
     "nature": (Convolution(32, 8, 4), "relu", Convolution(64, 4, 2), "relu", Convolution(64, 3), "relu"),
     "impala": (
         *(piece for n in (16, 32, 32) for piece in (Convolution(n, 3, 1, 1), "pool", *_RESIDUAL, *_RESIDUAL)),
@@ -66,21 +66,21 @@ TORSOS: dict[str, tuple[Piece, ...]] = {
 class StackedCNN:
     """`S` convolutional networks of one shape, for images of bytes.
 
-    Hidden layers of the torso use ReLU. Images are scaled from [0, 255] to [0, 1].
+    Hidden layers of the encoder use ReLU. Images are scaled from [0, 255] to [0, 1].
 
     Args:
         shape: `(C, H, W)` of an image.
         sizes: sizes of the dense hidden layers and the output.
         activation: activation function of the dense hidden layers.
-        torso: the convolutions.
-        beside: number of inputs that bypass the torso and enter the first dense layer; an observation is then one
+        encoder: the convolutions.
+        beside: number of inputs that bypass the encoder and enter the first dense layer; an observation is then one
             vector `[C * H * W + beside]` that starts with the image. None: only images, `[C, H, W]`.
 
     Attributes:
         size: P, number of parameters of one network.
 
     Raises:
-        ValueError: if the torso is unknown, or the image is too small for it.
+        ValueError: if the encoder is unknown, or the image is too small for it.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class StackedCNN:
         sizes: Sequence[int],
         *,
         activation: Activation,
-        torso: TorsoName = "auto",
+        encoder: EncoderName = "auto",
         beside: int | None = None,
     ) -> None:
-        if torso != "auto" and torso not in TORSOS:
-            raise ValueError(f"torso must be one of auto, {', '.join(TORSOS)}, got {torso!r}")
+        if encoder != "auto" and encoder not in ENCODERS:
+            raise ValueError(f"encoder must be one of auto, {', '.join(ENCODERS)}, got {encoder!r}")
         if len(shape) != 3 or min(shape) < 1:
             raise ValueError(f"images need a shape (channels, height, width), got {tuple(shape)}")
-        name = torso if torso != "auto" else "nature" if min(shape[1:]) >= 36 else "small"
+        name = encoder if encoder != "auto" else "nature" if min(shape[1:]) >= 36 else "small"
         channels, height, width = shape
         self.pieces: list[Piece] = []
         self.filters: list[tuple[int, int, int, int]] = []
-        for piece in TORSOS[name]:
+        for piece in ENCODERS[name]:
             if isinstance(piece, Convolution):
                 layer = Convolution(piece.filters or channels, piece.kernel, piece.stride, piece.padding)
                 self.filters.append((layer.filters, channels, layer.kernel, layer.kernel))
@@ -110,9 +110,9 @@ class StackedCNN:
             else:
                 layer = piece
             if min(height, width) < 1:
-                raise ValueError(f"images of {shape[1]} x {shape[2]} pixels are too small for the torso {name!r}")
+                raise ValueError(f"images of {shape[1]} x {shape[2]} pixels are too small for the encoder {name!r}")
             self.pieces.append(layer)
-        self.picture, self.beside = tuple(shape), beside
+        self.image, self.beside = tuple(shape), beside
         self.maps = (channels, height, width)
         self.dense = StackedMLP([prod(self.maps) + (beside or 0), *sizes], activation=activation)
         self.size = sum(prod(filters) + filters[0] for filters in self.filters) + self.dense.size
@@ -138,8 +138,8 @@ class StackedCNN:
         """Return the outputs `[S, M, out]` for observations `[S, M, ...]`."""
         seen, beside = self._taken_apart(inputs)
         rows = [
-            torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in torch.split(pictures, CHUNK)])
-            for row, pictures in enumerate(seen)
+            torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in torch.split(images, CHUNK)])
+            for row, images in enumerate(seen)
         ]
         return self.dense(layers[len(self.filters) :], _joined(rows, beside))
 
@@ -147,23 +147,23 @@ class StackedCNN:
         """Return the images `[S, M, C, H, W]` of observations, and the other inputs, if any."""
         if self.beside is None:
             return inputs, None
-        pictures, beside = inputs.split_with_sizes([prod(self.picture), self.beside], dim=-1)
-        return torch.unflatten(pictures, -1, self.picture), beside
+        images, beside = inputs.split_with_sizes([prod(self.image), self.beside], dim=-1)
+        return torch.unflatten(images, -1, self.image), beside
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
         """Return the trace for `pullback`; its last entry is the outputs."""
         tape: list[Tensor] = []
         rows: list[Tensor] = []
         seen, beside = self._taken_apart(inputs)
-        for row, pictures in enumerate(seen):
-            *kept, maps = self._forward(layers, row, pictures)
+        for row, images in enumerate(seen):
+            *kept, maps = self._forward(layers, row, images)
             tape += kept
             rows.append(maps.flatten(1))
         return tape + self.dense.trace(layers[len(self.filters) :], _joined(rows, beside))
 
-    def _forward(self, layers: Layers, row: int, pictures: Tensor) -> list[Tensor]:
+    def _forward(self, layers: Layers, row: int, images: Tensor) -> list[Tensor]:
         """Return the inputs of convolutions and pools and the outputs of rectifiers of one network, and its maps."""
-        x = pictures.to(layers[0][0].dtype, memory_format=torch.channels_last) * (1 / 255)
+        x = images.to(layers[0][0].dtype, memory_format=torch.channels_last) * (1 / 255)
         tape: list[Tensor] = []
         skips: list[Tensor] = []
         index = 0

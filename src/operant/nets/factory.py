@@ -5,7 +5,7 @@ from math import prod
 from typing import cast, get_args
 
 from operant import doors
-from operant.nets.cnn import StackedCNN, TorsoName
+from operant.nets.cnn import EncoderName, StackedCNN
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
@@ -17,7 +17,7 @@ ENTRY_POINTS = "operant.encoders"
 NETWORKS = "operant.networks"
 """Group of entry points by which installed packages provide complete networks."""
 
-Encoder = TorsoName | str | MakeModule
+Encoder = EncoderName | str | MakeModule
 """An encoder before the dense layers: built-in convolutions, or a custom `torch.nn.Module`, by class or name."""
 
 
@@ -26,9 +26,9 @@ def network_for(
     sizes: Sequence[int],
     *,
     activation: Activation,
-    torso: Encoder = "auto",
+    encoder: Encoder = "auto",
     memory: Memory | None = None,
-    picture: Sequence[int] | None = None,
+    image: Sequence[int] | None = None,
 ) -> StackedMLP | StackedCNN | StackedGRU | StackedModule:
     """Return the network for observations of a shape: a perceptron for vectors, convolutions for images.
 
@@ -36,35 +36,35 @@ def network_for(
         shape: shape of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
         sizes: sizes of the dense hidden layers and the output.
         activation: activation function of the dense hidden layers.
-        torso: the convolutions, or a custom module, a class or `file.py:Name`.
+        encoder: the convolutions, or a custom module, a class or `file.py:Name`.
         memory: shape of the recurrent unit of a network for vectors; None: not recurrent.
-        picture: shape `(C, H, W)` of the image at the start of a vector, if any, for convolutions.
+        image: shape `(C, H, W)` of the image at the start of a vector, if any, for convolutions.
 
     Raises:
         ValueError: if there is no network for such a shape, convolutions are named but there is no image, or the module
             cannot be an encoder.
     """
-    if make := _from_outside(torso):
+    if make := _from_outside(encoder):
         if memory is not None:
-            raise ValueError(f"recurrent networks do not support custom encoders, got {torso}: leave encoder at 'auto'")
+            raise ValueError(f"recurrent networks support no custom encoders, got {encoder}: leave encoder at 'auto'")
         return StackedModule(make, shape, sizes, activation=activation)
-    torso = cast(TorsoName, torso)
-    if torso != "auto" and picture is None and len(shape) == 1:
+    encoder = cast(EncoderName, encoder)
+    if encoder != "auto" and image is None and len(shape) == 1:
         raise ValueError(
-            f"encoder={torso!r} is for images, which are bytes (uint8 from 0 to 255) with two or three axes, but these "
-            f"observations are vectors {tuple(shape)}, to which others are flattened: leave encoder at 'auto', or add "
-            "a wrapper that gives images"
+            f"encoder={encoder!r} is for images, which are bytes (uint8 from 0 to 255) with two or three axes, but "
+            f"these observations are vectors {tuple(shape)}, to which others are flattened: leave encoder at 'auto', "
+            "or add a wrapper that gives images"
         )
     if memory is not None:
-        if len(shape) != 1 or picture is not None:
-            raise ValueError(f"recurrent networks take vectors (D,), got observations {tuple(picture or shape)}")
+        if len(shape) != 1 or image is not None:
+            raise ValueError(f"recurrent networks take vectors (D,), got observations {tuple(image or shape)}")
         return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
-    if picture is not None:
-        return StackedCNN(picture, sizes, activation=activation, torso=torso, beside=shape[0] - prod(picture))
+    if image is not None:
+        return StackedCNN(image, sizes, activation=activation, encoder=encoder, beside=shape[0] - prod(image))
     if len(shape) == 1:
         return StackedMLP([*shape, *sizes], activation=activation)
     if len(shape) == 3:
-        return StackedCNN(shape, sizes, activation=activation, torso=torso)
+        return StackedCNN(shape, sizes, activation=activation, encoder=encoder)
     raise ValueError(f"networks take vectors (D,) or images (C, H, W), got {tuple(shape)}")
 
 
@@ -88,14 +88,14 @@ def network_of_vectors(
     return StackedMLP([width + beside, *sizes], activation=activation)
 
 
-def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
+def encoders(value: object, *, images: bool = True) -> tuple[str, ...]:
     """Return the allowed values of an encoder field, for `operant.runtime.bounds.require`.
 
     Args:
         value: value of the field.
-        pictures: whether the algorithm supports images, which need the built-in encoders.
+        images: whether the algorithm supports images, which need the built-in encoders.
     """
-    own = get_args(TorsoName) if pictures else ("auto",)
+    own = get_args(EncoderName) if images else ("auto",)
     return doors.choices(own, value, ENTRY_POINTS, "a custom torch.nn.Module, path/to/file.py:Name")
 
 
@@ -127,10 +127,10 @@ def modules(value: object) -> tuple[str | None, ...]:
     return None, *doors.choices((), value, NETWORKS, "a custom torch.nn.Module, path/to/file.py:Name")
 
 
-def _from_outside(torso: Encoder) -> MakeModule | None:
+def _from_outside(encoder: Encoder) -> MakeModule | None:
     """Return the factory of a custom module; None for a built-in encoder or an unknown value."""
-    if not isinstance(torso, str):
-        return torso
-    if torso in get_args(TorsoName):
+    if not isinstance(encoder, str):
+        return encoder
+    if encoder in get_args(EncoderName):
         return None
-    return doors.load(torso, expected="a torch.nn.Module class, or a function that creates one", group=ENTRY_POINTS)
+    return doors.load(encoder, expected="a torch.nn.Module class, or a function that creates one", group=ENTRY_POINTS)

@@ -1,4 +1,4 @@
-"""Deduplicated image frames of a replay buffer: `Pictures`."""
+"""Deduplicated image frames of a replay buffer: `FrameStore`."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ BLOCK = 4096
 """Number of frames in one part of a saved state."""
 
 
-class Pictures:
+class FrameStore:
     """Store of stacked frames `[C, H, W]`, which are represented by the indices `[C]` of their planes.
 
     An observation is the successor of the previous step, and with frame stacking (Mnih et al. 2015) all its planes
@@ -130,15 +130,15 @@ class Pictures:
         self.head = head
         return first, second
 
-    def _write(self, chosen: np.ndarray, numbers: Tensor, pictures: Tensor) -> None:
+    def _write(self, chosen: np.ndarray, numbers: Tensor, frames: Tensor) -> None:
         """Store the planes `[T, R, c, H, W]` in the mask `chosen [T, R]` at their numbers `[T, R, c]`."""
         if not chosen.any():
             return
         if not chosen.all():
             rows = torch.as_tensor(chosen, device=self.device)
-            numbers, pictures = numbers[rows], pictures[rows]
+            numbers, frames = numbers[rows], frames[rows]
         places = numbers.flatten() % len(self.planes)
-        self.planes.index_copy_(0, places, pictures.reshape(-1, *self.planes.shape[1:]))
+        self.planes.index_copy_(0, places, frames.reshape(-1, *self.planes.shape[1:]))
 
     def state_dict(self) -> State:
         """Return the stored planes, in blocks with change detection."""
@@ -161,7 +161,7 @@ class Pictures:
         self.first, self.head, self._marks = state["first"], state["head"], {}
         for start, part in state["segments"].items():
             place = int(start) % len(self.planes)
-            copy_into(self.planes[place : place + len(part["planes"])], part["planes"], "pictures")
+            copy_into(self.planes[place : place + len(part["planes"])], part["planes"], "frames")
 
 
 def _same(left: Tensor, right: Tensor) -> np.ndarray:

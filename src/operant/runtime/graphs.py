@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from operant.envs import Features, is_picture
+from operant.envs import Features, is_image
 from operant.envs.registry import make_single, specified
 from operant.envs.spaces import first_member
 from operant.runtime.exporting import (
@@ -128,7 +128,7 @@ def write_graph(
     action, ends = action_form(env.action_space)
     facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
     facts["first"] = np.asarray(first_member(env.action_space)).ravel().tolist()
-    image = is_picture(env.observation_space)
+    image = is_image(env.observation_space)
     seen = Features.of(env.observation_space, env.action_space).encode if image else None
     module = GreedyPolicy(network, facts, tensors | ends, seen)
     trials = [random_observations(env.observation_space, count) for count in TRIALS]

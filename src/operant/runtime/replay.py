@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from operant.runtime.available_memory import require_memory
-from operant.runtime.frame_store import Pictures
+from operant.runtime.frame_store import FrameStore
 from operant.runtime.rollouts import Rollout
 from operant.runtime.transitions import Sequences, Transitions
 from operant.state import Part, State, copy_into
@@ -36,7 +36,7 @@ class Replay:
         added: number of steps ever added per environment.
         fields: stored tensors, `[length, S, N, ...]` each; for images the indices of their planes; extra tensors of
             steps under `extras.` and their name.
-        pictures: store of image planes; None if observations are not images.
+        frames: store of image planes; None if observations are not images.
 
     Raises:
         ValueError: the capacity is less than one step of all environments, or more than fits into memory.
@@ -48,7 +48,7 @@ class Replay:
         self.seeds, self.rows, self.length = seeds, rows, capacity // rows
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}
-        self.pictures: Pictures | None = None
+        self.frames: FrameStore | None = None
         self._flat: dict[str, Tensor] = {}
         self._arrays: dict[str, Any] = {}
         self._offsets = torch.arange(seeds, device=device).unsqueeze(1) * rows
@@ -105,8 +105,8 @@ class Replay:
         entries = {name: entry[-self.length :] for name, entry in entries.items()}
         if not self.fields:
             self._begin(entries)
-        if self.pictures is not None:
-            entries["obs"], entries["next_obs"] = self._numbered(self.pictures, entries, steps)
+        if self.frames is not None:
+            entries["obs"], entries["next_obs"] = self._numbered(self.frames, entries, steps)
         self._write(entries, steps)
         return dropped
 
@@ -130,18 +130,18 @@ class Replay:
         if obs.dtype != torch.uint8 or obs.dim() < len("TSNCHW"):
             self._allocate(entries)
             return
-        moved = Pictures.moved(obs.flatten(1, 2), next_obs.flatten(1, 2))
+        moved = FrameStore.moved(obs.flatten(1, 2), next_obs.flatten(1, 2))
         fresh = 1 if moved.mean() >= 0.5 else obs.shape[3]
-        self.pictures = Pictures(obs.shape[3:], obs.dtype, self.device, fresh=fresh)
+        self.frames = FrameStore(obs.shape[3:], obs.dtype, self.device, fresh=fresh)
         numbers = torch.empty(obs.shape[:4], dtype=torch.int64)
         self._allocate({**entries, "obs": numbers, "next_obs": numbers})
 
     def _allocate(self, entries: Mapping[str, Tensor]) -> None:
         """Allocate fields with the dtypes and shapes of `entries` `[T, S, N, ...]`, and an all-true mask."""
         shape = (self.length, self.seeds, self.rows)
-        planes = 0 if self.pictures is None else self.pictures.size(math.prod(shape))
+        planes = 0 if self.frames is None else self.frames.size(math.prod(shape))
         size = 1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values())
-        bytes_of_planes = 0 if self.pictures is None else planes * self.pictures.plane_size
+        bytes_of_planes = 0 if self.frames is None else planes * self.frames.plane_size
         self._require_room(size + bytes_of_planes / math.prod(shape))
         self.fields = {
             name: torch.zeros(*shape, *entry.shape[3:], dtype=entry.dtype, device=self.device)
@@ -150,8 +150,8 @@ class Replay:
         self.fields["valid"] = torch.ones(shape, dtype=torch.bool, device=self.device)
         self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
         self._arrays = {name: _array(field) for name, field in self.fields.items()}
-        if self.pictures is not None:
-            self.pictures.reserve(planes)
+        if self.frames is not None:
+            self.frames.reserve(planes)
 
     def _require_room(self, size: float) -> None:
         """Check that transitions of `size` bytes fit into memory, which the system assigns only when written."""
@@ -165,7 +165,7 @@ class Replay:
             ),
         )
 
-    def _numbered(self, pictures: Pictures, entries: Mapping[str, Tensor], steps: int) -> tuple[Tensor, Tensor]:
+    def _numbered(self, frames: FrameStore, entries: Mapping[str, Tensor], steps: int) -> tuple[Tensor, Tensor]:
         """Store the images of the last `length` steps, and return their plane numbers `[T, S, N, C]`."""
         latest = None
         if self.added:
@@ -173,10 +173,10 @@ class Replay:
             latest = self.fields["next_obs"][(self.added - 1) % self.length].flatten(0, 1)
             if overwritten > 0:
                 oldest = numbers[overwritten % self.length] if steps < self.length else latest
-                pictures.forget(int(oldest.min()))
+                frames.forget(int(oldest.min()))
         shape = entries["rewards"].shape
         seen, successors = (entries[name].flatten(1, 2) for name in ("obs", "next_obs"))
-        first, second = pictures.add(seen, successors, latest)
+        first, second = frames.add(seen, successors, latest)
         return first.view(*shape, -1), second.view(*shape, -1)
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
@@ -354,12 +354,12 @@ class Replay:
         places = slots * (self.seeds * self.rows) + columns
         flat = self._flat[name]
         held = flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])
-        return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
+        return held if self.frames is None or name not in {"obs", "next_obs"} else self.frames.take(held)
 
     def _at(self, name: str, places: Tensor) -> Tensor:
         flat = self._flat[name]
         held = flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
-        return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
+        return held if self.frames is None or name not in {"obs", "next_obs"} else self.frames.take(held)
 
     def state_dict(self) -> State:
         """Return the stored steps, in segments with change detection."""
@@ -368,7 +368,7 @@ class Replay:
         return {
             "added": self.added,
             "gaps": self._gaps,
-            "pictures": None if self.pictures is None else self.pictures.state_dict(),
+            "pictures": None if self.frames is None else self.frames.state_dict(),
             "segments": [
                 Part(
                     {name: field[start : min(start + SEGMENT, held)] for name, field in self.fields.items()}, mark=mark
@@ -396,18 +396,18 @@ class Replay:
         """
         self.added, self._gaps = state["added"], state["gaps"]
         segments = state["segments"]
-        self.fields, self._flat, self._arrays, self.pictures = {}, {}, {}, None
+        self.fields, self._flat, self._arrays, self.frames = {}, {}, {}, None
         self._marks, self._marked = [], self.added
-        pictures = state.get("pictures")  # missing in states of earlier versions, which store images unchanged
-        if segments and pictures is not None:
-            planes = next(iter(pictures["segments"].values()))["planes"]
+        frames = state.get("pictures")  # missing in states of earlier versions, which store images unchanged
+        if segments and frames is not None:
+            planes = next(iter(frames["segments"].values()))["planes"]
             channels = segments[0]["obs"].shape[3]
             shape = (channels, *planes.shape[1:])
-            self.pictures = Pictures(shape, planes.dtype, self.device, fresh=pictures["fresh"])
+            self.frames = FrameStore(shape, planes.dtype, self.device, fresh=frames["fresh"])
         if segments:
             self._allocate(segments[0])
-        if self.pictures is not None and pictures is not None:
-            self.pictures.load_state_dict(pictures)
+        if self.frames is not None and frames is not None:
+            self.frames.load_state_dict(frames)
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
             for name, saved in segment.items():
                 copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, name)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import conv_transpose2d
 
 from operant import ops
-from operant.nets import StackedCNN, StackedMLP, TorsoName
+from operant.nets import EncoderName, StackedCNN, StackedMLP
 from operant.nets.cnn import Convolution
 from operant.nets.mlp import Layers
 
@@ -29,21 +29,21 @@ class StackedVAE:
         image: `(C, H, W)`.
         latent: Z, size of a latent vector.
         hidden: sizes of the dense layers between convolutions and latent vector.
-        torso: the convolutions.
+        encoder: the convolutions.
 
     Attributes:
         size: P, number of parameters of one autoencoder.
 
     Raises:
-        ValueError: if the torso has other layers than convolutions, or the images are too small for it.
+        ValueError: if the encoder has other layers than convolutions, or the images are too small for it.
     """
 
-    def __init__(self, image: Sequence[int], latent: int, hidden: Sequence[int], torso: TorsoName) -> None:
+    def __init__(self, image: Sequence[int], latent: int, hidden: Sequence[int], encoder: EncoderName) -> None:
         self.latent = latent
-        self.encoder = StackedCNN(image, [*hidden, 2 * latent], activation="relu", torso=torso)
+        self.encoder = StackedCNN(image, [*hidden, 2 * latent], activation="relu", encoder=encoder)
         self.convolutions = [piece for piece in self.encoder.pieces if isinstance(piece, Convolution)]
         if {piece for piece in self.encoder.pieces if isinstance(piece, str)} != {"relu"}:
-            raise ValueError(f"torso must be 'nature' or 'small': a decoder cannot mirror the pools of {torso!r}")
+            raise ValueError(f"encoder must be 'nature' or 'small': a decoder cannot mirror the pools of {encoder!r}")
         self.decoder = StackedMLP([latent, *reversed(hidden), prod(self.encoder.maps)], activation="relu")
         self.filters = self.encoder.filters[::-1]
         self.parts = [self.encoder.size, self.decoder.size, sum(prod(shape) + shape[1] for shape in self.filters)]

@@ -72,9 +72,9 @@ def test_images_show_the_stones():
     env = BoardGameEnv("connect-four", columns=4, rows=2, render_mode="rgb_array")
     env.reset(seed=0)
     env.positions = env.game.play(env.game.start(1), torch.tensor([1]))
-    picture = env.render()
-    assert picture.shape == (2 * CELL, 4 * CELL, 3)
-    middles = picture[CELL // 2 :: CELL, CELL // 2 :: CELL]
+    image = env.render()
+    assert image.shape == (2 * CELL, 4 * CELL, 3)
+    middles = image[CELL // 2 :: CELL, CELL // 2 :: CELL]
     assert tuple(middles[1, 1]) == OTHER
     assert (middles == EMPTY).all(-1).sum() == 7
 
@@ -86,21 +86,21 @@ def test_unknown_games_are_rejected():
         BoardGameEnv("go")
 
 
-def test_the_last_picture_of_a_won_game_has_the_colors_of_the_others():
+def test_the_last_image_of_a_won_game_has_the_colors_of_the_others():
     boards = torch.zeros(1, 2, 3, 3)
     boards[0, 0, 0, :2] = boards[0, 1, 1, :2] = 1
-    pictures = {}
+    images = {}
     for mode in ("ansi", "rgb_array"):
         env = BoardGameEnv("tic-tac-toe", render_mode=mode)
         env.reset(seed=0)
         env.positions = env.game.positions(boards)
         obs, reward, terminated, *_ = env.step(np.int64(2))
         assert (reward, terminated, obs["observation"][0].sum()) == (1, True, 3)
-        pictures[mode] = env.render()
+        images[mode] = env.render()
         env.reset(seed=0)
         assert "x" not in env.game.drawing(env._seen)
-    assert pictures["ansi"] == "x x x\no o .\n. . ."
-    assert (pictures["rgb_array"][CELL // 2, CELL // 2] == OWN).all()
+    assert images["ansi"] == "x x x\no o .\n. . ."
+    assert (images["rgb_array"][CELL // 2, CELL // 2] == OWN).all()
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])

@@ -94,7 +94,7 @@ def test_wide_balls_and_paddles():
     assert abs(returns(lambda env: 1, width=3, episodes=300).mean() + 0.4) < 0.15
     assert (returns(chase, episodes=50, width=3) == 1).all()
     env.ball = 0
-    assert env._picture()[0, 0].nonzero()[0].tolist() == [0, 1]
+    assert env._image()[0, 0].nonzero()[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("width", [0, 2, -1])

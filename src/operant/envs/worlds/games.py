@@ -110,18 +110,18 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         """Return the board, as text with x for the player's stones, or as an image `[H, W, 3]` of bytes."""
         if self.render_mode is None:
             return None
-        return self.game.drawing(self._seen) if self.render_mode == "ansi" else self._picture()
+        return self.game.drawing(self._seen) if self.render_mode == "ansi" else self._image()
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _image(self) -> NDArray[np.uint8]:
         stones, theirs = (self.game.observe(self._seen)[0] != 0).numpy()
-        picture = np.full((self.game.rows * CELL, self.game.columns * CELL, 3), BOARD, np.uint8)
+        image = np.full((self.game.rows * CELL, self.game.columns * CELL, 3), BOARD, np.uint8)
         y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
         disc = x**2 + y**2 < (0.4 * CELL) ** 2
         for row, column in np.ndindex(stones.shape):
             top = (self.game.rows - 1 - row if self.game.gravity else row) * CELL
             color = OWN if stones[row, column] else OTHER if theirs[row, column] else EMPTY
-            picture[top : top + CELL, column * CELL : (column + 1) * CELL][disc] = color
-        return picture
+            image[top : top + CELL, column * CELL : (column + 1) * CELL][disc] = color
+        return image
 
 
 def rules_of(env: BatchEnv) -> BoardGame | None:

@@ -53,7 +53,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         """Drop a ball from a random column."""
         super().reset(seed=seed)
         self.row, self.ball, self.paddle = 0, int(self.np_random.integers(CELLS)), CELLS // 2
-        return self._picture(), {}
+        return self._image(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move the paddle.
@@ -67,19 +67,19 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         self.row += 1
         over = self.row == CELLS - 1
         reward = 0.0 if not over else 1.0 if abs(self.ball - self.paddle) <= self._reach else -1.0
-        return self._picture(), reward, over, False, {}
+        return self._image(), reward, over, False, {}
 
     def render(self) -> Any:
         """Return the image in color, `[side, side, 3]`."""
         if self.render_mode is None:
             gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="rgb_array"')
             return None
-        return np.repeat(self._picture()[0][:, :, np.newaxis], 3, axis=2)
+        return np.repeat(self._image()[0][:, :, np.newaxis], 3, axis=2)
 
-    def _picture(self) -> np.ndarray:
-        picture = np.zeros((1, self.side, self.side), np.uint8)
+    def _image(self) -> np.ndarray:
+        image = np.zeros((1, self.side, self.side), np.uint8)
         for row, column in ((self.row, self.ball), (CELLS - 1, self.paddle)):
             left, right = max(column - self._reach, 0), min(column + self._reach + 1, CELLS)
             rows = slice(row * self._scale, (row + 1) * self._scale)
-            picture[0, rows, left * self._scale : right * self._scale] = 255
-        return picture
+            image[0, rows, left * self._scale : right * self._scale] = 255
+        return image
