@@ -212,10 +212,10 @@ class Slow(gymnasium.Env):
     def reset(self, **_):
         if not self.fresh:
             time.sleep(600)
-        self.fresh = False
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
+        self.fresh = False
         return np.zeros(1, np.float32), 0.0, True, False, {}
 
 

@@ -142,7 +142,7 @@ def test_noise_of_ppo_is_within_its_distribution():
             PPO,
             CASES[0][1],
             "CartPole-v1",
-            "use_sde needs continuous actions, but ppo has discrete ones here",
+            "use_sde needs continuous actions, but ppo has discrete ones here: leave it out",
         ),
         (SAC, replace(CASES[2][1], hidden_sizes=()), "Pendulum-v1", "reads the last hidden layer of a perceptron"),
         (A2C, replace(CASES[1][1], sde_sample_freq=0), "Pendulum-v1", "sde_sample_freq must be at least 1, or -1"),

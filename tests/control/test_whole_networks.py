@@ -118,13 +118,13 @@ def test_a_whole_network_learns():
         ("ppo", DISCRETE, {"network": "net.py:Nobody"}, r"net.py has no 'Nobody'.* did you mean Body"),
         ("ppo", DISCRETE, {"network": "Both"}, r"network must be None or .*path/to/file.py:Name, got 'Both'"),
         ("dqn", DISCRETE, {"network": "net.py:Both"}, r"forward of Both must return \[3, 2\] for 3 samples"),
-        ("dqn", DISCRETE, {"network": "net.py:Body", "dueling": True}, "leave out encoder='auto' and dueling=True"),
+        ("dqn", DISCRETE, {"network": "net.py:Body", "dueling": True}, "leave out dueling=True"),
         ("sac", CONTINUOUS, {"critic_network": "net.py:Body"}, "Body does not take observations and actions of shape"),
         ("sac", CONTINUOUS, {**PAIR, "encoder": "net.py:Body"}, "leave out encoder=.*net.py:Body'"),
         ("sac", CONTINUOUS, {**PAIR, "use_sde": True}, "leave out encoder, network and actor_network"),
-        ("recurrent-ppo", DISCRETE, BOTH, "leave out encoder='auto', memories"),
+        ("recurrent-ppo", DISCRETE, BOTH, "leave out the memory of recurrent policies"),
         ("reinforce", DISCRETE, {**BOTH, "advantage_kind": "q"}, "use advantage_kind='baseline', 'td' or 'gae'"),
-        ("a2c", DISCRETE, {**BOTH, "critic_ensemble_size": 2}, "more critics than one"),
+        ("a2c", DISCRETE, {**BOTH, "critic_ensemble_size": 2}, "leave out 2 critics"),
     ],
 )
 def test_unsuitable_networks_are_named_before_training(algorithm, task, options, message):

@@ -147,7 +147,7 @@ def test_values_of_actions_and_their_gradient():
     leaf = parameters.clone().requires_grad_()
     (expected,) = torch.autograd.grad(shape.bind(leaf)(obs).sin().sum(), leaf)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=r"network .* replaces all layers: leave out encoder='auto' and dueling=True"):
+    with pytest.raises(ValueError, match=r"network .* replaces all layers: leave out dueling=True"):
         ActionValues(D, A, hidden=(4,), activation="relu", dueling=True, network=Values)
 
 
@@ -235,7 +235,7 @@ def test_a_critic_must_take_an_action():
 
 
 def test_options_that_a_whole_network_replaces_are_rejected():
-    with pytest.raises(ValueError, match="leave out encoder='nature', memories, and more critics than one"):
+    with pytest.raises(ValueError, match="leave out encoder='nature'"):
         Spec((), "tanh", shared=True, encoder="nature", network=Both)
-    with pytest.raises(ValueError, match="leave out encoder='auto', memories"):
+    with pytest.raises(ValueError, match="leave out 2 critics"):
         Spec((), "tanh", shared=False, critics=2, network=Both)

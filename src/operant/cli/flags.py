@@ -38,7 +38,7 @@ def unknown(arguments: Sequence[str], known: Collection[str], command: str, entr
         command: name of the command.
         entry: algorithm of the command.
     """
-    argument = next((argument for argument in arguments if argument.startswith("-")), arguments[0]).partition("=")[0]
+    argument = next((argument.partition("=")[0] for argument in arguments if argument.startswith("-")), arguments[0])
     if not argument.startswith("-"):
         switch = ": a switch has no value, --NAME is on and --no-NAME off" if argument.lower() in _SWITCHES else ""
         return f"unexpected argument {argument!r}{switch}; see `operant {command} --help`"

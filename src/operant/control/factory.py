@@ -374,10 +374,12 @@ def _require_vectorization(settings: Settings) -> None:
             f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
             f"{backend!r} here: leave it out, or use env_backend='gymnasium'"
         )
-    if settings.vectorization == "sync" and (settings.num_workers or settings.lost_workers != "end"):
+    given = {"num_workers": settings.num_workers or None, "lost_workers": settings.lost_workers}
+    given = [f"{name}={value!r}" for name, value in given.items() if value not in (None, "end")]
+    if settings.vectorization == "sync" and given:
         raise ValueError(
-            f"num_workers={settings.num_workers} and lost_workers={settings.lost_workers!r} are for environments in "
-            "worker processes: leave them out, or use vectorization='async'"
+            f"{' and '.join(given)} would have an effect in worker processes, but environments are in this process: "
+            "leave out what is named, or use vectorization='async'"
         )
 
 

@@ -84,7 +84,7 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
         ValueError: if actions are not continuous, or the network has no such hidden layer.
     """
     if not continuous:
-        raise ValueError(f"use_sde needs continuous actions, but {algorithm} has discrete ones here")
+        raise ValueError(f"use_sde needs continuous actions, but {algorithm} has discrete ones here: leave it out")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
         raise ValueError(
             "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "

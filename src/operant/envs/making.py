@@ -94,11 +94,11 @@ def make(
     resolved = resolve_backend(task, backend, env_kwargs)
     spec = specified(task, env_kwargs) if resolved == "gymnasium" else None
     game = spec is not None and is_atari(spec)
-    if not game and (episodic_life or not clip_rewards):
+    given = [*([] if clip_rewards else ["clip_rewards=False"]), *(["episodic_life=True"] if episodic_life else [])]
+    if not game and given:
         raise ValueError(
-            f"only Atari games such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and "
-            f"episodic_life, but the task is {task!r} with {resolved!r}: remove clip_rewards={clip_rewards} and "
-            f"episodic_life={episodic_life}"
+            "only Atari games such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and episodic_life, "
+            f"but the task is {task!r} with {resolved!r}: remove {' and '.join(given)}"
         )
     if resolved == "tensor":
         tensors = TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype, **(env_kwargs or {}))

@@ -142,7 +142,7 @@ def env_error(task: str, call: str, error: BaseException, rows: Iterable[int] = 
     found = EnvError(
         f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {str(error).rstrip('.')}"
         f"{at or place(error) or _contract(call, error)}. "
-        "Fix the environment; `operant resume` then continues from the last checkpoint, if there is one"
+        "Fix the environment; if training had begun, `operant resume` continues from the last checkpoint"
     )
     found.__cause__ = error
     return found

@@ -53,10 +53,9 @@ class ActionValues:
         network: str | MakeNetwork | None = None,
         one_hot: bool = False,
     ) -> None:
-        if network is not None and (dueling or encoder != "auto"):
-            raise ValueError(
-                f"network {network!r} replaces all layers: leave out encoder={encoder!r} and dueling={dueling}"
-            )
+        given = [*([] if encoder == "auto" else [f"encoder={encoder!r}"]), *(["dueling=True"] if dueling else [])]
+        if network is not None and given:
+            raise ValueError(f"network {network!r} replaces all layers: leave out {' and '.join(given)}")
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
         observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)

@@ -46,11 +46,14 @@ class Spec:
     network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
-        if self.network is not None and (self.encoder != "auto" or self.memory is not None or self.critics > 1):
-            raise ValueError(
-                f"network {self.network!r} replaces all layers: leave out encoder={self.encoder!r}, memories, and more "
-                "critics than one"
-            )
+        layers = {
+            f"encoder={self.encoder!r}": self.encoder != "auto",
+            "the memory of recurrent policies": self.memory is not None,
+            f"{self.critics} critics": self.critics > 1,
+        }
+        if self.network is not None and any(layers.values()):
+            given = " and ".join(name for name, is_given in layers.items() if is_given)
+            raise ValueError(f"network {self.network!r} replaces all layers: leave out {given}")
         if self.critics < 1 or (self.critics > 1 and self.shared):
             raise ValueError(
                 f"critics must be 1, or more if they share no layers with the actor, got {self.critics} critics "
