@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp.caching import keyed_by_sources, njit
+from operant.runtime.kernel_cache import keyed_by_sources, njit
 
 __all__ = [
     "Index",

@@ -7,13 +7,13 @@ array. The error model "numpy" omits checks for division by zero.
 
 Compiled code is cached next to the source. Numba cannot cache a kernel with function arguments, so each algorithm has
 its own loop over steps. After an edit of any source of this package or of `operant.mdp`, all kernels are compiled
-again (`operant.mdp.caching`).
+again (`operant.runtime.kernel_cache`).
 """
 
 from pathlib import Path
 
 import operant.mdp
-from operant.mdp.caching import keyed_by_sources, njit
+from operant.runtime.kernel_cache import keyed_by_sources, njit
 
 _compile = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)
 compiled = keyed_by_sources(_compile, Path(__file__).parent, Path(operant.mdp.__file__).parent)

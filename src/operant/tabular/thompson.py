@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp.caching import python_of
 from operant.runtime.bounds import Interval, PositiveFloat
+from operant.runtime.kernel_cache import python_of
 from operant.tabular.bandits import (
     Arms,
     BanditLearner,

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 import operant.ops
-from operant.mdp.caching import keyed_by_sources
 from operant.ops.search import PUCT_BASE, PUCT_INIT, VISIT_OFFSET
+from operant.runtime.kernel_cache import keyed_by_sources, njit
 
-_compile: Any = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
+_compile = njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)
 compiled: Any = keyed_by_sources(_compile, Path(__file__).parent, Path(operant.ops.__file__).parent)
 """Decorator of every kernel and every called function. Compiled code contains the constants of `operant.ops`."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from operant.mdp.caching import digest_of, keyed_by_sources
+from operant.runtime.kernel_cache import digest_of, keyed_by_sources
 
 HELPER = """
 from numba import njit
