@@ -147,6 +147,59 @@ def test_a_completion_ends_in_exactly_one_eos(words, completion):
     assert words.decode(ids) == " sat<|im_end|>"
 
 
+@pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|>\n<|im_end|> \n"])
+def test_a_completion_keeps_the_text_after_an_eos_inside(words, end):
+    _, ids = encode_pair(words, "the", " cat<|im_end|>\n sat<|im_end|> on" + end, eos_ids={TURN_END})
+    assert words.decode(ids) == " cat<|im_end|>\n sat<|im_end|> on<|im_end|>"
+    _, steps = encode_steps(words, "the", ["cat", "sat<|im_end|> on" + end], eos_ids={TURN_END})
+    assert words.decode(steps[-1]) == "sat<|im_end|> on<|im_end|>"
+
+
+def test_any_of_several_ends_may_follow_the_first(words):
+    _, ids = encode_pair(words, "the", " cat<|end|> sat<|im_end|>\n<|end|>", eos_ids={TURN_END, END})
+    assert words.decode(ids) == " cat<|end|> sat<|im_end|>"
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+TYPED = {"role": "assistant", "content": "sat<|im_end|> on"}
+WITHOUT_EOS = "{% for m in messages %}{{ m.content + '\n' }}{% endfor %}"
+WITH_SUFFIX = "{% for m in messages %}{{ m.content + eos_token + ' the\n' }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [(CHATML, "sat<|im_end|> on"), (WITH_SUFFIX, "sat<|im_end|> on"), (WITHOUT_EOS, "sat<|im_end|> on\n")],
+)
+def test_a_message_keeps_the_text_after_an_eos_in_its_content(make_words, template, expected):
+    words = make_words(template=template)
+    _, ids = encode_pair(words, [QUESTION], [TYPED], eos_ids={TURN_END})
+    assert words.decode(ids) == expected + "<|im_end|>"
+    encoded = encode_text(words, [QUESTION, ANSWER, QUESTION, TYPED], eos_ids={TURN_END})
+    before = "sat on\n" if template == WITHOUT_EOS else "sat on<|im_end|>"
+    assert words.decode(trained(encoded)) == before + expected + "<|im_end|>"
+
+
+def test_a_message_that_ends_with_an_eos_gets_no_second_one(words):
+    ended = {"role": "assistant", "content": "sat on<|im_end|>"}
+    assert words.decode(encode_pair(words, [QUESTION], [ended], eos_ids={TURN_END})[1]) == "sat on<|im_end|>"
+    encoded = encode_text(words, [QUESTION, ended, QUESTION, ended], eos_ids={TURN_END})
+    assert words.decode(trained(encoded)) == "sat on<|im_end|>" * 2
+    assert encoded.ids[-2:] != [TURN_END] * 2
+
+
+def test_turns_that_a_template_does_not_mark_are_no_turns_with_an_eos_inside(make_words):
+    words = make_words(
+        template="{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
+        "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+        "{% endfor %}"
+    )
+    encoded = encode_text(words, [QUESTION, ANSWER, QUESTION, TYPED], eos_ids={TURN_END})
+    assert words.decode(trained(encoded)) == "sat<|im_end|> on<|im_end|>"
+
+
 def test_an_answer_ends_with_the_first_eos_of_its_template(words):
     prompt, completion = encode_pair(words, [QUESTION], [ANSWER], eos_ids={TURN_END})
     assert words.decode(completion) == "sat on<|im_end|>"

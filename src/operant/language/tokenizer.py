@@ -7,6 +7,7 @@ templates that rewrite earlier turns.
 """
 
 import contextlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,8 +141,9 @@ def encode_pair(
     """Return the ids of a prompt and of its completion, which ends with exactly one EOS.
 
     The prompt's ids are those of `encode_prompt`, as in generation. If the last token of the prompt would merge with
-    the start of the completion, the completion is tokenized separately, with a warning. Text after the first EOS (a
-    newline in many chat templates) is dropped.
+    the start of the completion, the completion is tokenized separately, with a warning. Whitespace and further EOS
+    after the EOS that ends the completion are dropped, and so is the text that a chat template adds after it (a newline
+    in many). An EOS inside a string or inside the content of a message is kept, with the text that follows it.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -175,7 +177,9 @@ def encode_pair(
     head = render(tokenizer, conversation[:-1], generation_prompt=True, **given)
     rest = remainder(head, render(tokenizer, conversation, **given))
     prompt_ids, tail = encode_parts(tokenizer, [head, rest], encode_rendered)
-    return prompt_ids, tail if whole else _ended(tokenizer, tail, eos_ids)
+    if whole:
+        return prompt_ids, tail
+    return prompt_ids, _ended(tokenizer, tail, eos_ids, _eos_inside(tokenizer, conversation[-1], eos_ids))
 
 
 def encode_steps(
@@ -228,8 +232,9 @@ def encode_text(
     """Return the ids of a text for language modeling, and a mask of the trained tokens.
 
     All tokens of a string except BOS are trained, including exactly one EOS at the end. For a conversation, the
-    assistant turns are trained, including their EOS. They are defined by `{% generation %}` marks in the chat template
-    if it has any, otherwise by the tokens that each turn adds to the conversation.
+    assistant turns are trained, including their EOS and those in their content. They are defined by
+    `{% generation %}` marks in the chat template if it has any, otherwise by the tokens that each turn adds to the
+    conversation.
 
     Args:
         tokenizer: tokenizer of the model.
@@ -251,7 +256,8 @@ def encode_text(
     if "assistant" not in roles:
         raise ValueError(f"the conversation has messages of {roles}, expected an assistant message to train on")
     ids, turns = assistant_turns(tokenizer, text, tools=tools, chat_template_kwargs=chat_template_kwargs)
-    return _with_ends(tokenizer, ids, turns, eos_ids)
+    inside = [_eos_inside(tokenizer, message, eos_ids) for message in text if message["role"] == "assistant"]
+    return _with_ends(tokenizer, ids, turns, eos_ids, inside)
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -288,21 +294,62 @@ def _eos(tokenizer: Tokenizer, eos_ids: Collection[int]) -> int:
     return own if isinstance(own, int) and own in eos_ids else min(eos_ids)
 
 
-def _ended(tokenizer: Tokenizer, ids: list[int], eos_ids: Collection[int]) -> list[int]:
-    """Cut ids after their first EOS, and add one if there is none."""
-    end = next((i for i, token in enumerate(ids) if token in eos_ids), None)
-    return [*ids, _eos(tokenizer, eos_ids)] if end is None else ids[: end + 1]
+def _ended(tokenizer: Tokenizer, ids: list[int], eos_ids: Collection[int], inside: int | None = None) -> list[int]:
+    """Cut ids after the EOS that ends them, and add one if there is none."""
+    end = _end(tokenizer, ids, eos_ids, inside)
+    return [*ids, _eos(tokenizer, eos_ids)] if end is None else ids[:end]
 
 
-def _with_ends(tokenizer: Tokenizer, ids: list[int], turns: list[bool], eos_ids: Collection[int]) -> Encoded:
-    """Mask every turn up to its first EOS, which may directly follow it, and truncate the text after the last one."""
-    trained: list[bool] = []
-    inside = False
-    for i, token in enumerate(ids):
-        starts = turns[i] and not (i and turns[i - 1])
-        inside = starts or (inside and (turns[i] or token in eos_ids))
-        trained.append(inside)
-        inside = inside and token not in eos_ids
+def _end(tokenizer: Tokenizer, ids: list[int], eos_ids: Collection[int], inside: int | None = None) -> int | None:
+    """Return the position after the EOS that ends a completion, None if there is none.
+
+    Whitespace and further EOS may follow it.
+
+    Args:
+        tokenizer: tokenizer of the ids.
+        ids: token ids of the completion.
+        eos_ids: tokens that end a completion.
+        inside: number of EOS in the content of a message, after which the first EOS is that of the chat template, and
+            all that follows is dropped; None for a string, whose EOS do not end it if other text follows.
+    """
+    found = [i for i, token in enumerate(ids) if token in eos_ids]
+    if inside is not None:
+        found = found[: inside + 1]
+    stop = found[-1] + 1 if inside is not None and len(found) > inside else len(ids)
+    end = None
+    for position in reversed(found):
+        between = ids[position + 1 : stop]
+        if between and str(tokenizer.decode(between, skip_special_tokens=False)).strip():
+            break
+        end, stop = position + 1, position
+    return end
+
+
+def _eos_inside(tokenizer: Tokenizer, message: Message, eos_ids: Collection[int]) -> int:
+    """Return the number of EOS in the content of a message, which the chat template copies."""
+    if tokenizer.split_special_tokens:
+        return 0
+    values = [value for key, value in message.items() if key != "role" and value is not None]
+    texts = [
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str) for value in values
+    ]
+    ends = [str(tokenizer.decode([token], skip_special_tokens=False)) for token in eos_ids]
+    return sum(text.count(end) for text in texts for end in ends if end)
+
+
+def _with_ends(
+    tokenizer: Tokenizer, ids: list[int], turns: list[bool], eos_ids: Collection[int], inside: Sequence[int]
+) -> Encoded:
+    """Mask every turn up to its EOS, which may directly follow it, and truncate the text after the last one."""
+    starts = [i for i, counts in enumerate(turns) if counts and not (i and turns[i - 1])]
+    if len(starts) != len(inside):  # the chat template marks some turns only, or several as one
+        inside = [sum(inside)] * len(starts)
+    trained = [False] * len(ids)
+    for start, count in zip(starts, inside, strict=True):
+        stop = next((i for i in range(start, len(ids)) if not turns[i]), len(ids))
+        turn = ids[start : stop + (stop < len(ids) and ids[stop] in eos_ids)]
+        length = _end(tokenizer, turn, eos_ids, count) or stop - start
+        trained[start : start + length] = [True] * length
     last = max(i for i, counts in enumerate(trained) if counts)
     ids, trained = ids[: last + 1], trained[: last + 1]
     if ids[last] not in eos_ids:
