@@ -156,8 +156,7 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
     Small networks are fastest on one CPU thread. Hyperparameters without an effect cause warnings.
     """
     require_own(settings, entry.package)
-    if entry.package != "language":
-        warn_of_idle(entry, settings.task, config)
+    warn_of_idle(entry, settings.task, config)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
     device = chosen_device(settings.device, large=large)

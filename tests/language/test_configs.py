@@ -25,6 +25,12 @@ def test_defaults_are_accepted_and_explained(kind):
         (ModelOptions, {"dtype": "float16"}, r"dtype .*float32.*bfloat16.*float16"),
         (ModelOptions, {"lora_r": -1}, r"lora_r .*-1"),
         (ModelOptions, {"lora_alpha": -2}, r"lora_alpha .*-2"),
+        (
+            ModelOptions,
+            {"lora_alpha": 32},
+            "lora_alpha=32 has an effect only with lora_r above 0, got lora_r=0.*all weig",
+        ),
+        (SFTConfig, {"lora_target_modules": ("q_proj",)}, "lora_target_modules=.*q_proj.* only with lora_r above 0"),
         (ModelOptions, {"model": " "}, "model must be a folder, a Hub name or a built-in model, got ''"),
         (LanguageConfig, {"model": ""}, "model must be a folder"),
         (LanguageConfig, {"train_examples": 0}, r"train_examples .*0"),

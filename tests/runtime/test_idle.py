@@ -103,6 +103,50 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle
         ("a2c", "LunarLander-v3", {"gae_lambda": 0.5, "estimator": "gae"}, ""),
         ("ppo", "CartPole-v1", {"kl_coef": 3.0, "objective": "penalty"}, ""),
         ("prioritized-dqn", "CartPole-v1", {"per_beta": 0.5}, ""),
+        (
+            "grpo",
+            "arithmetic",
+            {"kl_estimator": "k1"},
+            "grpo: kl_estimator=k1 has no effect with beta=0.0: leave it out",
+        ),
+        ("grpo", "arithmetic", {"kl_weighted": True}, "kl_weighted=True has no effect with beta=0.0"),
+        ("grpo", "arithmetic", {"kl_estimator": "k1", "beta": 0.1}, ""),
+        (
+            "iterative-grpo",
+            "preference",
+            {"beta": 0.0, "kl_estimator": "k1"},
+            "kl_estimator=k1 has no effect with beta=0",
+        ),
+        (
+            "grpo",
+            "arithmetic",
+            {"overlong_penalty": 0.3},
+            "overlong_penalty=0.3 has no effect with overlong_buffer=0.0",
+        ),
+        ("grpo", "arithmetic", {"overlong_penalty": 0.3, "overlong_buffer": 0.1}, ""),
+        ("grpo", "arithmetic", {"max_rounds": 3, "filter": "drop"}, "max_rounds=3 has no effect with filter=drop"),
+        ("grpo", "arithmetic", {"max_rounds": 3, "filter": "refill"}, ""),
+        (
+            "rlhf",
+            "preference",
+            {"importance_sampling_cap": 4.0, "importance_sampling_correction": "none"},
+            "importance_sampling_cap=4.0 has no effect with importance_sampling_correction=none",
+        ),
+        (
+            "grpo",
+            "arithmetic",
+            {"advantage_eps": 1e-2, "advantage": "leave-one-out"},
+            "advantage_eps=0.01 has no effect with advantage=leave-one-out",
+        ),
+        ("grpo", "arithmetic", {"advantage_eps": 1e-2}, ""),
+        ("grpo", "arithmetic", {"preset": "cispo", "epsilon": 0.1}, "epsilon=0.1 has no effect with objective=cispo"),
+        (
+            "grpo",
+            "arithmetic",
+            {"preset": "cispo", "dual_clip": 3.0},
+            "dual_clip=3.0 has no effect with objective=cispo",
+        ),
+        ("grpo", "arithmetic", {"preset": "prorl", "beta": 0.0}, ""),
     ],
 )
 def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said, caplog):
@@ -114,6 +158,9 @@ def test_no_default_or_preset_is_named(caplog):
     for entry in (*catalog.CONTROL, *catalog.TABULAR):
         for task in ("CartPole-v1", "Pendulum-v1", "operant/Reach-v0", "FrozenLake-v1", *entry.preset_values):
             warn_of_idle(entry, task, operant.configure(entry.name, task))
+    for entry in catalog.LANGUAGE:
+        for preset in (None, *entry.presets):
+            warn_of_idle(entry, "arithmetic", operant.configure(entry.name, "arithmetic", preset=preset))
     assert not caplog.records
 
 
@@ -121,9 +168,15 @@ def test_every_condition_is_of_fields_of_an_algorithm():
     for condition in CONDITIONS:
         assert any(
             hasattr(entry.config_class, name) and hasattr(entry.config_class, condition.field)
-            for entry in (*catalog.CONTROL, *catalog.TABULAR)
+            for entry in (*catalog.CONTROL, *catalog.TABULAR, *catalog.LANGUAGE)
             for name in condition.fields
         )
+
+
+def test_training_of_language_models_warns(tmp_path, caplog):
+    options = {"run": tmp_path / "run", "budget": 2, "prompts_per_batch": 2, "num_generations": 2, "progress": "silent"}
+    operant.train("grpo", "reverse", max_rounds=3, held_out=2, train_examples=8, **options).close()
+    assert "grpo: max_rounds=3 has no effect with filter=none: leave it out, or set filter" in caplog.text
 
 
 def test_training_warns(tmp_path, caplog):

@@ -55,6 +55,12 @@ class ModelOptions:
         require(self)
         if not self.model.strip():
             raise ValueError("model must be a folder, a Hub name or a built-in model, got ''")
+        needs = "lora_r above 0", "lora_r=0 trains all weights, without adapters"
+        require_used(
+            self,
+            "lora_r=0",
+            *((name, self.lora_r > 0, *needs) for name in ("lora_alpha", "lora_target_modules")),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +198,7 @@ class ClipRange:
             )
 
 
-def require_used(config: LanguageConfig, given: str, *options: tuple[str, bool, str, str]) -> None:
+def require_used(config: ModelOptions, given: str, *options: tuple[str, bool, str, str]) -> None:
     """Check that options without an effect have their defaults.
 
     Args:

@@ -51,13 +51,19 @@ CONDITIONS = (
     Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "exponential"),
     Condition(("exploration_span",), "exploration_schedule", ("constant", "exponential"), "linear"),
     Condition(("exploration_factor",), "exploration_schedule", ("constant", "linear"), "exponential"),
+    Condition(("kl_estimator", "kl_weighted"), "beta", (0.0,), "0.04"),
+    Condition(("overlong_penalty",), "overlong_buffer", (0.0,), "0.2"),
+    Condition(("max_rounds",), "filter", ("none", "drop"), "refill"),
+    Condition(("importance_sampling_cap",), "importance_sampling_correction", ("none",), "truncate"),
+    Condition(("advantage_eps",), "advantage", ("mean", "leave-one-out"), "group"),
+    Condition(("epsilon", "dual_clip"), "objective", ("cispo",), "clip"),
 )
 
 
 def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
     """Log a warning for every field that was chosen but has no effect with the values of the others.
 
-    Fields with their default or with the preset's value were not chosen. State-dependent noise for single steps, which
+    Fields with their default or with a preset's value were not chosen. State-dependent noise for single steps, which
     is independent noise, causes a warning, too.
 
     Args:
@@ -66,7 +72,9 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
         config: hyperparameters of a new run.
     """
     kind = algorithm.config_class
-    usual = [kind(), configuration(algorithm, task)]
+    # The variants of language algorithms are presets, which are chosen by name.
+    presets = algorithm.presets if algorithm.package == "language" else ()
+    usual = [kind(), *(configuration(algorithm, task, preset) for preset in (None, *presets))]
     for condition in CONDITIONS:
         owner = getattr(config, condition.field, None)
         if owner not in condition.values:
