@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_rows, split_rows
+from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_rows, same_prompts, split_rows
 
 USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "good"}
@@ -80,6 +80,35 @@ def test_a_kind_that_an_algorithm_does_not_take_is_rejected():
         kind([ROWS["prompt-completion"]], accept=("ranking", "preference", "ranking"))
     assert str(error.value).count("ranking has") == 1
     assert kind([ROWS["preference"]], accept=("ranking", "preference")) == "preference"
+
+
+@pytest.mark.parametrize(
+    ("row", "algorithm", "name"),
+    [
+        ({**ROWS["preference"], "prompt_id": "3", "messages": [USER, GOOD]}, "sft", "language-modeling"),
+        ({**ROWS["preference"], "prompt_id": "3", "messages": [USER, GOOD]}, "dpo", "preference"),
+        (ROWS["unpaired"], "sft", "prompt-completion"),
+        ({**ROWS["unpaired"], "label": -1}, "sft", "prompt-completion"),
+        ({**ROWS["ranking"], "completion": "c"}, "sft", "prompt-completion"),
+        ({**ROWS["unpaired"], "chosen": 1, "rejected": 2}, "reward-model of steps", "unpaired"),
+        ({"prompt": "p", "text": "t"}, "grpo", "prompt-only"),
+        ({"prompt": 3, "text": "t"}, "sft", "language-modeling"),
+    ],
+)
+def test_the_kind_is_one_that_the_algorithm_accepts(row, algorithm, name, tmp_path):
+    accept = ACCEPTS[algorithm]
+    assert kind([row, row], accept=accept) == name
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row))
+    rows = read_rows(path, accept=accept)
+    assert split_rows([*rows, *rows], 2, 0, accept=accept)
+    assert rows == [row, row]
+    assert same_prompts(rows, rows, accept=accept) == 2
+
+
+def test_steps_are_no_ranking():
+    with pytest.raises(ValueError, match="which are of the kind stepwise"):
+        kind([ROWS["stepwise"]], accept=ACCEPTS["reward-model"])
 
 
 def test_empty_data_is_rejected(tmp_path):

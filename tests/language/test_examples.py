@@ -52,7 +52,7 @@ def test_all_rows_with_a_prompt_have_prompts(characters, text, row):
 def test_rows_without_a_prompt_are_rejected(characters):
     with pytest.raises(ValueError, match="of the kind language-modeling"):
         prompts(characters, [{"text": "a"}])
-    with pytest.raises(ValueError, match="row 2: no prompt"):
+    with pytest.raises(ValueError, match="row 2: columns .*expected `prompt` as in the first row: add what is missing"):
         prompts(characters, [{"prompt": "a", "text": "b"}, {"text": "b"}])
 
 

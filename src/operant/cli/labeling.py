@@ -220,12 +220,13 @@ def _add(store: "PreferenceStore", options: LabelOptions, samples: Path) -> None
 
 def _examples(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
     """Return the examples of --ask and --prompts, each with the file of its answers, if any."""
-    from operant.language.data import kind, read_rows
+    from operant.language.data import Kind, kind, read_rows
 
     found: list[tuple[list[Row], Path | None]] = []
     if options.ask is not None:
-        rows = read_rows(options.ask)
-        alone = kind(rows, accept=("preference", "ranking", "prompt-only")) == "prompt-only"
+        accepted: tuple[Kind, ...] = ("preference", "ranking", "prompt-only")
+        rows = read_rows(options.ask, accept=accepted)
+        alone = kind(rows, accept=accepted) == "prompt-only"
         found.append((rows, None if alone else options.ask))
     if options.prompts is not None:
         from operant.language.preferences.sampling import prompts_of

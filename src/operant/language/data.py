@@ -29,6 +29,7 @@ __all__ = [
     "as_messages",
     "compare",
     "extremes",
+    "fitting",
     "has_prompt",
     "kind",
     "order",
@@ -40,7 +41,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Kind = Literal["preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modeling", "prompt-only"]
-# The kind of an example is the first one whose columns it has.
+# The kind of an example is the first accepted one whose columns it has.
 COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "preference": (("chosen", "rejected"),),
     "stepwise": (("prompt", "completions", "labels"),),
@@ -74,7 +75,7 @@ class Comparison(NamedTuple):
     rejected: str | Sequence[Message]
 
 
-def read_rows(source: Source, *, split: str = "train") -> list[Row]:
+def read_rows(source: Source, *, split: str = "train", accept: Sequence[Kind] = ()) -> list[Row]:
     """Read and validate examples.
 
     Args:
@@ -82,6 +83,7 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
             name of a dataset on the Hugging Face Hub (`owner/name` or `owner/name:configuration`), or data in memory:
             a `datasets.Dataset`, a `DatasetDict`, a table of pandas or any iterable of dicts.
         split: split to read, if the source has splits.
+        accept: kinds of which the first that the columns fit is validated; empty: all.
 
     Returns:
         The examples, in order. Well-known preference data sets are converted to TRL's columns
@@ -99,7 +101,7 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
         if row is None:
             empty += 1
             continue
-        first = first or _kind(row)
+        first = first or _kind(row, accept)
         if first:
             _check(row, first, where)
         rows.append(row)
@@ -120,7 +122,9 @@ def extremes(row: Row) -> Comparison | None:
 
 
 def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
-    """Determine the kind of examples from their columns, and validate all of them.
+    """Determine the kind of examples from their columns, and validate all of them for it.
+
+    It is the first of these that is accepted and whose columns are there; a stepwise example is no ranking.
 
     | kind | columns (each a string or messages, unless noted) |
     |---|---|
@@ -141,9 +145,10 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     """
     if not rows:
         raise ValueError("there are no rows, expected at least 1")
-    found = _kind(rows[0])
-    if found is None or (accept and found not in accept):
-        what = "of no known kind" if found is None else f"of the kind {found}"
+    found = _kind(rows[0], accept)
+    if found is None:
+        other = _kind(rows[0])
+        what = "of no known kind" if other is None else f"of the kind {other}"
         wanted = "; ".join(f"{name} takes {', '.join(kinds)}" for name, kinds in ACCEPTS.items())
         forms = "; ".join(f"{name} has {_columns(name)}" for name in dict.fromkeys(accept or COLUMNS))
         raise ValueError(
@@ -191,7 +196,9 @@ def as_messages(text: str | Sequence[Message], role: str) -> list[Any]:
     return [{"role": role, "content": text}] if isinstance(text, str) else list(text)
 
 
-def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:
+def split_rows(
+    rows: Sequence[Row], held_out: float, seed: int, *, accept: Sequence[Kind] = ()
+) -> tuple[list[Row], list[Row]]:
     """Split examples into training and held-out ones. Examples with the same prompt stay together.
 
     The examples of a prompt are held out if their number then is closer to `held_out`. If no prompt has few enough
@@ -201,6 +208,7 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
         rows: examples.
         held_out: amount to hold out: a fraction (float below 1) or a number (int).
         seed: random seed of the split.
+        accept: as for `kind`, which determines the prompts.
 
     Returns:
         Training and held-out examples, in order.
@@ -213,7 +221,7 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
         raise ValueError(f"held_out is {held_out}, expected a fraction in [0, 1) or a number of rows")
     prompts: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        prompts.setdefault(_identity(row), []).append(i)
+        prompts.setdefault(_identity(row, accept), []).append(i)
     out = _held_out([*prompts.values()], wanted, seed)
     if wanted and not out and len(rows) > 1:
         out = _held_out([[i] for i in range(len(rows))], wanted, seed)
@@ -230,10 +238,10 @@ def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Ro
     return [row for i, row in enumerate(rows) if i not in out], [rows[i] for i in sorted(out)]
 
 
-def same_prompts(rows: Sequence[Row], others: Sequence[Row]) -> int:
+def same_prompts(rows: Sequence[Row], others: Sequence[Row], *, accept: Sequence[Kind] = ()) -> int:
     """Return the number of examples in `others` whose prompts are those of `rows`."""
-    known = set(map(_identity, rows))
-    return sum(_identity(row) in known for row in others)
+    known = {_identity(row, accept) for row in rows}
+    return sum(_identity(row, accept) in known for row in others)
 
 
 def _held_out(groups: Sequence[Sequence[int]], wanted: int, seed: int) -> set[int]:
@@ -260,10 +268,19 @@ def _present(row: Row) -> set[str]:
     return {column for column, value in row.items() if value is not None}
 
 
-def _kind(row: Row) -> Kind | None:
-    """Return the kind of one example, None if it has none."""
+def fitting(row: Row) -> list[Kind]:
+    """Return the kinds whose columns an example has."""
     present = _present(row)
-    return next((name for name, forms in COLUMNS.items() if any(present.issuperset(form) for form in forms)), None)
+    kinds: list[Kind] = [name for name, forms in COLUMNS.items() if any(present.issuperset(form) for form in forms)]
+    # The completions of a stepwise example are its steps.
+    if "stepwise" in kinds:
+        kinds.remove("ranking")
+    return kinds
+
+
+def _kind(row: Row, accept: Sequence[Kind] = ()) -> Kind | None:
+    """Return the first accepted kind of one example, None if it has none."""
+    return next((name for name in fitting(row) if not accept or name in accept), None)
 
 
 def _columns(name: Kind) -> str:
@@ -271,9 +288,9 @@ def _columns(name: Kind) -> str:
     return " or ".join(" + ".join(f"`{column}`" for column in form) for form in COLUMNS[name])
 
 
-def _identity(row: Row) -> str:
+def _identity(row: Row, accept: Sequence[Kind] = ()) -> str:
     """Return a key that is equal for examples with the same prompt."""
-    found = _kind(row)
+    found = _kind(row, accept)
     if found == "preference":
         return json.dumps(compare(row).prompt, sort_keys=True, default=str)
     if found == "language-modeling" and row.get("messages") is not None:
@@ -304,7 +321,8 @@ def _check(row: Row, name: Kind, where: str) -> None:
             f"{where}: columns {sorted(map(str, present))}, expected {_columns(name)} as in the first row: add what is "
             "missing, or remove the row"
         )
-    texts = {"prompt"} | {column for form in COLUMNS[name] for column in form if column not in LISTS}
+    asked = {"prompt"} if name != "language-modeling" else set[str]()
+    texts = asked | {column for form in COLUMNS[name] for column in form if column not in LISTS}
     for column in sorted(texts & present):
         problem = _text_problem(row[column])
         if problem or (column in ONE_FORM and not isinstance(row[column], ONE_FORM[column])):

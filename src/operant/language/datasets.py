@@ -89,14 +89,14 @@ def source_of(config: LanguageConfig, task: str) -> str:
 
 def _rows(source: str, config: LanguageConfig, accepted: Sequence[Kind]) -> tuple[list[Row], list[Row]]:
     """Return training and evaluation examples; the latter come from `eval_dataset` or are held out."""
-    rows = read_rows(source)
+    rows = read_rows(source, accept=accepted)
     kind(rows, accept=accepted)
     if not config.eval_dataset:
-        return split_rows(rows, min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows)))), 0)
-    others = read_rows(config.eval_dataset, split="test")
+        return split_rows(rows, min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows)))), 0, accept=accepted)
+    others = read_rows(config.eval_dataset, split="test", accept=accepted)
     kind(others, accept=accepted)
     others = others[: config.held_out]
-    if known := same_prompts(rows, others):
+    if known := same_prompts(rows, others, accept=accepted):
         logger.warning(
             "%d of %d rows of eval_dataset have prompts of the training data, so the score also measures memorization: "
             "remove them from either.",

@@ -181,9 +181,7 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
     Raises:
         ValueError: an example has no prompt, or an implicit one that may contain a part of the answers.
     """
-    found = kind(rows)
-    if rows[0].get("prompt") is None:
-        kind(rows, accept=PROMPTED)
+    found = kind(rows, accept=PROMPTED)
     encoder = _Encoder(tokenizer, (), max_prompt_length, None)
 
     def one(row: Row) -> Prompt:
@@ -192,9 +190,7 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
                 "no prompt, and the common beginning of `chosen` and `rejected` may contain a part of the answers: add "
                 "a column `prompt`, or use messages, or texts whose answers begin after '\\n\\nAssistant:'"
             )
-        text = compare(row).prompt if found == "preference" else row.get("prompt")
-        if text is None:
-            raise ValueError("no prompt, expected one as in the first row: add it, or remove the row")
+        text = compare(row).prompt if found == "preference" else row["prompt"]
         return Prompt(encoder.prompt(encode_prompt(tokenizer, text, **encoder.template(row)), text, row), row)
 
     return encoder.convert(rows, one)
