@@ -242,6 +242,14 @@ def test_a_prompt_next_to_whole_conversations_is_not_repeated():
     assert compare(row) == ([USER], [GOOD], [BAD])
 
 
+def test_a_prompt_of_messages_that_both_completions_repeat_is_removed_from_them():
+    turns = [{"role": "system", "content": "be brief"}, USER]
+    row = {"prompt": turns, "chosen": [*turns, GOOD], "rejected": [*turns, BAD]}
+    assert compare(row) == (turns, [GOOD], [BAD])
+    assert compare({**row, "rejected": [BAD]}) == (turns, [*turns, GOOD], [BAD])
+    assert compare({**row, "rejected": turns}) == (turns, [*turns, GOOD], turns)
+
+
 def test_a_prompt_next_to_answers_is_the_users_message():
     assert compare({"prompt": "hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
 

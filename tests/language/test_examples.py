@@ -52,7 +52,9 @@ def test_all_rows_with_a_prompt_have_prompts(characters, text, row):
 def test_rows_without_a_prompt_are_rejected(characters):
     with pytest.raises(ValueError, match="of the kind language-modeling"):
         prompts(characters, [{"text": "a"}])
-    with pytest.raises(ValueError, match="row 2: columns .*expected `prompt` as in the first row: add what is missing"):
+    with pytest.raises(
+        ValueError, match=r"row 2: columns .*expected `prompt` as in the first row: add what is missing"
+    ):
         prompts(characters, [{"prompt": "a", "text": "b"}, {"text": "b"}])
 
 
@@ -399,3 +401,14 @@ def test_a_cut_conversation_of_a_template_without_a_system_message_loses_its_beg
     row = {"prompt": [{"role": "system", "content": "no"}, {"role": "user", "content": "cat " * 40}]}
     whole = prompts(words, [row])[0].prompt
     assert prompts(words, [row], max_prompt_length=9)[0].prompt == whole[-9:]
+
+
+def test_the_advice_about_several_messages_depends_on_the_kind(words):
+    user, answer = {"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat on"}
+    turns = [answer, user, answer]
+    with pytest.raises(
+        ValueError, match=r"row 1: the completion has messages of .*earlier turns into `prompt`; counted"
+    ):
+        pairs(words, [{"prompt": [user], "chosen": turns, "rejected": [answer]}], eos_ids={2})
+    with pytest.raises(ValueError, match="earlier turns into `prompt`, or pass the whole conversation as `messages`"):
+        demonstrations(words, [{"prompt": [user], "completion": turns}], eos_ids={2})

@@ -169,11 +169,16 @@ def compare(row: Row) -> Comparison:
     pairs, since the common part cancels, but is no prompt to sample for (`has_prompt`).
 
     A string prompt with completions of messages is converted to a user message, unless they already contain it; strings
-    that complete a prompt of messages are converted to messages of the assistant.
+    that complete a prompt of messages are converted to messages of the assistant. A prompt of messages that both
+    completions repeat is removed from them.
     """
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if prompt is not None and not isinstance(prompt, str):
-        return Comparison(prompt, as_messages(chosen, "assistant"), as_messages(rejected, "assistant"))
+        asked, chosen, rejected = list(prompt), as_messages(chosen, "assistant"), as_messages(rejected, "assistant")
+        sides = chosen[: len(asked)], rejected[: len(asked)]
+        if sides == (asked, asked) and len(asked) < min(len(chosen), len(rejected)):
+            chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
+        return Comparison(prompt, chosen, rejected)
     if isinstance(chosen, str):
         if prompt is not None:
             return Comparison(prompt, chosen, rejected)

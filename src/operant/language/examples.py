@@ -16,7 +16,7 @@ from operant.language.data import PROMPTED, Row, compare, extremes, has_prompt, 
 from operant.language.huggingface import Tokenizer
 from operant.language.packing import Sample
 from operant.language.templates import inputs_of, system_length
-from operant.language.tokenizer import encode_pair, encode_prompt, encode_steps, encode_text
+from operant.language.tokenizer import EARLIER_TURNS, encode_pair, encode_prompt, encode_steps, encode_text
 
 __all__ = [
     "Pair",
@@ -131,10 +131,10 @@ class _Encoder:
 
     def answers(self, prompt: Any, completions: Sequence[Any], row: Row) -> tuple[list[int], list[list[int]]]:
         """Tokenize and truncate a prompt and several completions."""
-        given = self.template(row)
-        encoded = [
-            encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, **given) for completion in completions
-        ]
+        given: dict[str, Any] = {**self.template(row), "eos_ids": self.eos_ids, "advice": EARLIER_TURNS}
+        if len(completions) == 1:
+            given["advice"] += ", or pass the whole conversation as `messages`, whose every assistant turn is trained"
+        encoded = [encode_pair(self.tokenizer, prompt, completion, **given) for completion in completions]
         return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
 
     def template(self, row: Row) -> dict[str, Any]:

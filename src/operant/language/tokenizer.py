@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 __all__ = [
+    "EARLIER_TURNS",
     "Message",
     "Text",
     "character_tokenizer",
@@ -44,6 +45,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
+
+EARLIER_TURNS = "put the earlier turns into `prompt`"
+"""Advice about a completion of several messages."""
 
 
 class Encoded(NamedTuple):
@@ -137,6 +141,7 @@ def encode_pair(
     tools: Sequence[Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     whole: bool = False,
+    advice: str = EARLIER_TURNS,
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prompt and of its completion, which ends with exactly one EOS.
 
@@ -153,6 +158,7 @@ def encode_pair(
         tools: tool descriptions for the chat template.
         chat_template_kwargs: other variables for the chat template.
         whole: whether to keep the text of messages after EOS, and to add none.
+        advice: advice in the error about a completion of other messages than one of the assistant.
 
     Raises:
         ValueError: prompt and completion have different types, the completion is not one assistant message, or the
@@ -169,10 +175,7 @@ def encode_pair(
     conversation: list[Any] = [*prompt, *completion]
     roles = [message["role"] for message in conversation[len(prompt) :]]
     if roles != ["assistant"]:
-        raise ValueError(
-            f"the completion has messages of {roles}, expected one of the assistant: pass whole conversations as "
-            "`messages`, whose every assistant turn is trained"
-        )
+        raise ValueError(f"the completion has messages of {roles}, expected one of the assistant: {advice}")
     given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
     head = render(tokenizer, conversation[:-1], generation_prompt=True, **given)
     rest = remainder(head, render(tokenizer, conversation, **given))
