@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.language.configs import LanguageConfig
+from operant.language.configs import LanguageConfig, require_used
 from operant.language.examples import Pair
 from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep, backward
@@ -60,7 +60,9 @@ class DPOConfig(LanguageConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")
+        require(self, label_smoothing="[0, 0.5)")
+        used = self.loss_type == "sigmoid"
+        require_used(self, f"loss_type={self.loss_type}", ("label_smoothing", used, "loss_type=sigmoid", ""))
 
 
 class DPO(DeclaredState):
