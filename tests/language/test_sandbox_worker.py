@@ -26,6 +26,23 @@ def test_exceptions_become_answers():
     assert json.loads(answer(hog, {"id": 7, "args": [], "kwargs": {}})) == {"id": 7, "memory": "ran out of memory"}
 
 
+def test_results_that_json_cannot_represent_are_named_with_the_function():
+    def lazily(completions):
+        return (1.0 for _ in completions)
+
+    def mixed(completions):
+        return [1.0, object()]
+
+    place = f"({__file__}, line "
+    call = {"args": [], "kwargs": {"completions": ["a", "b"], sandbox_worker.TRAINER_KEY: {}}}
+    reply = json.loads(answer(lazily, call))
+    assert reply.keys() == {"id", "invalid"}
+    assert reply["invalid"].startswith(f"must return a list of 2 rewards, got a generator {place}")
+    assert json.loads(answer(mixed, call))["invalid"].startswith("must return a list of 2 rewards, got a object: <obj")
+    reply = json.loads(answer(lambda: {1}, {"args": [], "kwargs": {}}))
+    assert reply["invalid"].startswith(f"must return numbers, strings, lists and None, got a set: {{1}} {place}")
+
+
 def test_functions_are_loaded_from_modules_and_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert load("math:sqrt")(4.0) == 2.0
@@ -35,6 +52,12 @@ def test_functions_are_loaded_from_modules_and_files(tmp_path, monkeypatch):
     assert sys.modules["json"] is json
     with pytest.raises(TypeError, match=r"value in .* is 3, not a function"):
         load(f"{tmp_path}/json.py:value")
+    (tmp_path / "scorer.py").write_text("class Scorer:\n    def __call__(self, x): return [x]\nreward = Scorer()\n")
+    assert load(f"{tmp_path}/scorer.py:reward")(1) == [1]
+    with pytest.raises(
+        TypeError, match=r"Scorer in .* is a class: name an instance of it, such as `reward = Scorer\(\)`"
+    ):
+        load(f"{tmp_path}/scorer.py:Scorer")
     with pytest.raises(AttributeError, match="nothing"):
         load(f"{tmp_path}/json.py:nothing")
 

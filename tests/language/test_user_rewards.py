@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from operant.language.rewards import check_columns, combine, required
+from operant.language.sandbox import SandboxError
 from operant.language.user_rewards import user_function
 
 TRL = """
@@ -36,6 +37,14 @@ def test_a_function_of_trl_in_a_file(tmp_path):
     assert required(plain) == ("answer",)
     with pytest.raises(ValueError, match="plain needs the column 'answer'"):
         check_columns([plain], [{"prompt": "p"}])
+
+
+def test_a_generator_is_no_list_of_rewards(tmp_path):
+    (tmp_path / "rew.py").write_text("def gen(completions, **columns):\n    return (1.0 for _ in completions)\n")
+    function = user_function(f"{tmp_path / 'rew.py'}:gen")
+    expected = r"rew.py:gen must return a list of 2 rewards, got a generator \(.*rew.py, line 1"
+    with pytest.raises(SandboxError, match=expected):
+        rate(function, ["a", "b"])
 
 
 TIMES = """

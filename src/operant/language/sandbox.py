@@ -39,9 +39,9 @@ _MARK = "OPERANT_SANDBOX"
 
 
 class SandboxError(RuntimeError):
-    """Raised if the function cannot be loaded or raises an exception; the message contains exception and location.
+    """Raised if the function cannot be loaded, raises an exception or returns a result that JSON cannot represent.
 
-    The cause contains the traceback of the worker.
+    The message contains exception and location. The cause contains the traceback of the worker.
     """
 
 
@@ -192,6 +192,8 @@ class Sandbox:
             self._idle.put(slot)
         if problem is not None:
             return fallback, problem
+        if "invalid" in reply:
+            raise SandboxError(f"{self.target} {reply['invalid']}")
         if "error" in reply:
             raise SandboxError(f"{self.target} raised {reply['error']}") from _RemoteTraceback(reply["traceback"])
         return reply["result"], None

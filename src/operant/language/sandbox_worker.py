@@ -2,8 +2,9 @@
 
 It is started as a script and does not import operant, so it starts in milliseconds. Standard input has one call per
 line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output has one reply per line, `{"id": 1,
-"result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`. The first reply is
-`{"id": 0, "result": true}` when the function is loaded. The function has another standard input (empty) and output (the
+"result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}`, `{"id": 1, "invalid": "..."}` for a result that JSON
+cannot represent, or `{"id": 1, "memory": "..."}`. The first reply is `{"id": 0, "result": true}` when the function is
+loaded. The function has another standard input (empty) and output (the
 error stream), so that its output is not taken for replies.
 """
 
@@ -44,7 +45,7 @@ def load(target: str) -> Callable[..., Any]:
 
     Raises:
         AttributeError: the module has no such name.
-        TypeError: it is not a function.
+        TypeError: it is not a function, or a class.
     """
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
@@ -68,6 +69,10 @@ def load(target: str) -> Callable[..., Any]:
         raise AttributeError(f"{where} has no {name!r}; it defines {', '.join(there) or 'no function'}")
     if not callable(function):
         raise TypeError(f"{name} in {where} is {function!r}, not a function")
+    if inspect.isclass(function):
+        raise TypeError(
+            f"{name} in {where} is a class: name an instance of it, such as `reward = {name}()` in the file"
+        )
     return function
 
 
@@ -81,13 +86,29 @@ def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
         result = function(*call["args"], **kwargs)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
-        if logged is not None:
-            result = {"result": result, **logged}
-        return json.dumps({**own, "result": result}, default=_plain)
+        try:
+            return json.dumps(
+                {**own, "result": result if logged is None else {"result": result, **logged}}, default=_plain
+            )
+        except (TypeError, ValueError) as error:
+            return json.dumps({**own, "invalid": _unlike(function, result, call["kwargs"], error)})
     except MemoryError:
         return json.dumps({**own, "memory": "ran out of memory"})
     except Exception as error:  # every exception is reported to the parent
         return json.dumps({**own, **_described(error)})
+
+
+def _unlike(function: Callable[..., Any], result: Any, kwargs: dict[str, Any], error: Exception) -> str:
+    """Return what a function must return instead of a result that JSON cannot represent, and where it is defined."""
+    expected, got = "numbers, strings, lists and None", str(error)
+    if TRAINER_KEY in kwargs and "completions" in kwargs:
+        expected = f"a list of {len(kwargs['completions'])} rewards"
+        if not isinstance(result, list | tuple) and not hasattr(result, "tolist"):
+            got = f"a {type(result).__name__}"
+    own = inspect.unwrap(function)
+    code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+    place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+    return f"must return {expected}, got {got}{place}"
 
 
 def _described(error: BaseException) -> dict[str, str]:
@@ -133,7 +154,7 @@ def _plain(value: Any) -> Any:
     """Convert arrays, tensors and their elements to plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a result must consist of numbers, strings, lists and None, got {type(value).__name__}: {value!r}")
+    raise TypeError(f"a {type(value).__name__}: {value!r}")
 
 
 def _limit_memory(limit: int) -> None:
