@@ -13,6 +13,7 @@ from operant.cli.output import (
     summary,
     table,
 )
+from operant.language.grpo import GRPOConfig
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.run_paths import location
 
@@ -76,6 +77,16 @@ def test_a_score_of_nan_is_reported(capsys):
     assert capsys.readouterr().err == ""
     assert faulty((3, 7), Evaluation.of([[1.0], [math.nan]]))
     assert "the last score of seed 7 is NaN" in capsys.readouterr().err
+
+
+def test_a_score_of_answers_without_rewards_names_the_functions(capsys):
+    nothing = Evaluation.of([[1.0, 2.0], [math.nan, math.nan]], optional=True)
+    assert faulty((3, 7), nothing, GRPOConfig(rewards=("rew.py:f", "exact"), reward_model="runs/rm"))
+    error = capsys.readouterr().err
+    assert "seed 7 is NaN: none of the 2 answers has a reward, since rew.py:f, exact, runs/rm returned None" in error
+    assert "Inf" not in error
+    assert faulty((3, 7), nothing)
+    assert "since the reward function returned None, failed or timed out" in capsys.readouterr().err
 
 
 def test_one_seed_is_no_result():

@@ -585,6 +585,21 @@ def test_a_short_overlong_buffer_has_one_token(make_learner):
     assert batch.rewards.tolist() == [0.0, 1.0]
 
 
+@pytest.mark.filterwarnings("ignore:no reward function applies")
+@pytest.mark.parametrize(("rewarded", "share"), [(0, "16 of 16"), (1, "12 of 16")])
+def test_missing_rewards_are_named_if_there_is_nothing_to_learn(make_learner, caplog, rewarded, share):
+    def silent(completion_ids, **_):
+        return [1.0 if i % 4 < rewarded else None for i in range(len(completion_ids))]
+
+    learner = make_learner(reward=silent, filter="drop")
+    with caplog.at_level(logging.WARNING):
+        learner.iterate()
+    answers = learner.config.prompts_per_batch * learner.config.num_generations
+    assert answers == 16
+    assert f"{share} answers have no reward: silent returned None, failed or timed out" in caplog.text
+    assert ("easier or harder prompts" in caplog.text) == bool(rewarded)
+
+
 def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner, caplog):
     def alike(completion_ids, **_):
         return [1.0] * len(completion_ids)

@@ -164,7 +164,7 @@ def _evaluate(options: EvaluateOptions) -> int:
         _print(trained, evaluation, sampled, options.require)
         if truth:
             print(f"\n{truth.text()}")
-    wrong = faulty(settings.seeds, evaluation)
+    wrong = faulty(settings.seeds, evaluation, trained.run.config(trained.run.entry.config_class))
     return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
 
 

@@ -191,14 +191,32 @@ def seed_table(
     return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
 
 
-def faulty(seeds: Sequence[int], evaluation: "Evaluation") -> bool:
-    """Return whether the score of any seed is NaN, and warn if so."""
-    wrong = [str(seed) for seed, score in zip(seeds, evaluation.scores, strict=True) if math.isnan(score)]
+def faulty(seeds: Sequence[int], evaluation: "Evaluation", config: object = None) -> bool:
+    """Return whether the score of any seed is NaN, and warn if so.
+
+    Args:
+        seeds: seeds of the run.
+        evaluation: their evaluation.
+        config: configuration of the algorithm, whose reward functions are named if no answer has a reward.
+    """
+    wrong = [i for i, score in enumerate(evaluation.scores) if math.isnan(score)]
     if wrong:
-        say(
-            f"operant: the last score of seed {', '.join(wrong)} is NaN: look for NaN or Inf in rewards or observations"
-        )
+        names = ", ".join(str(seeds[i]) for i in wrong)
+        missing = evaluation.missing and all(evaluation.missing[i] == evaluation.episodes for i in wrong)
+        why = "look for NaN or Inf in rewards or observations"
+        why = _without_rewards(evaluation.episodes, config) if missing else why
+        say(f"operant: the last score of seed {names} is NaN: {why}")
     return bool(wrong)
+
+
+def _without_rewards(count: int, config: object) -> str:
+    """Return why no answer has a reward."""
+    functions = [*getattr(config, "rewards", ()), *filter(None, [getattr(config, "reward_model", "")])]
+    names = ", ".join(functions) or "the reward function"
+    return (
+        f"none of the {count} answers has a reward, since {names} returned None, failed or timed out; see the "
+        "warnings, and correct the function or the column it needs"
+    )
 
 
 def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:

@@ -157,7 +157,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     settings, entry = trained.run.settings, trained.run.entry
     is_language_model = entry.package == "language"
     updates = updates_of(trained.run)
-    status = int(faulty(settings.seeds, evaluation))
+    status = int(faulty(settings.seeds, evaluation, trained.run.config(entry.config_class)))
     if as_json:
         rate = outcome.steps_per_second
         speed = {"unit": entry.unit, "units_per_second": rate} if is_language_model else {"env_steps_per_second": rate}

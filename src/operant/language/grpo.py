@@ -295,7 +295,7 @@ class GRPO(DeclaredState):
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
             self._warned = True
-            warn_of_nothing(self.consumed - began)
+            warn_of_nothing(self.consumed - began, metrics, group=self.config.num_generations + self.config.statistics)
         self.iterations += 1
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()

@@ -195,13 +195,23 @@ def plan(
     return [step for step in found if step.parts]
 
 
-def warn_of_nothing(prompts: int) -> None:
-    """Warn that no answer of a batch can be trained on."""
+def warn_of_nothing(prompts: int, metrics: Mapping[str, Any], *, group: int) -> None:
+    """Warn that no answer of a batch can be trained on.
+
+    Args:
+        prompts: number of prompts.
+        metrics: metrics of their answers (`group_metrics`).
+        group: number of answers per prompt.
+    """
+    answers, missing = prompts * group, int(metrics["health/missing_rewards"])
+    names = [name[8:-5] for name in metrics if name.startswith("rewards/") and name.endswith("/mean")]
+    lost = f"{missing} of {answers} answers have no reward: {', '.join(names)} returned None, failed or timed out"
+    why = "the answers to each have equal rewards or none, or were truncated; use easier or harder prompts, a larger "
+    why += "--num-generations, or a longer --max-completion-length"
+    causes = [lost] * bool(missing) + [why] * (missing < answers)
     logger.warning(
-        "Nothing to learn from %d prompts: the answers to each have equal rewards or none, or were truncated; use "
-        "easier or harder prompts, a larger --num-generations, or a longer --max-completion-length. This warning "
-        "appears once; health/empty_batches counts all",
-        prompts,
+        "Nothing to learn from %d prompts: %s. This warning appears once; health/empty_batches counts all",
+        *(prompts, "; or ".join(causes)),
     )
 
 
