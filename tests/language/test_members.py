@@ -5,10 +5,15 @@ import json
 import pytest
 
 from operant import catalog
+from operant.language import members
+from operant.language.configs import ModelOptions
 from operant.language.dpo import DPO, DPOConfig
 from operant.language.engines import NativeEngine
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.members import BUILDERS, Builder, engine_for
+from operant.language.models import ScalarHead, load
+from operant.language.rlhf import RLHF, RLHFConfig
+from operant.language.scoring import RewardModelFunction, Scorer
 from operant.language.sft import SFT, SFTConfig
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
@@ -50,6 +55,25 @@ def test_preferences_without_a_reward_are_scored_by_their_order(model_folder, tm
     member = built("DPO", DPO, DPOConfig(model=str(model_folder), held_out=2), task=str(path))
     assert member.sample is None
     assert len(member.score(1, lambda: False).scores) == 1
+
+
+@pytest.mark.parametrize("learner", [GRPO, RLHF])
+def test_a_reward_model_without_a_chat_template_takes_no_conversations(
+    learner, model_folder, tmp_path, monkeypatch, words
+):
+    scorer = Scorer(load(ModelOptions(), seed=0), ScalarHead(128))
+    scorer.model.tokenizer.chat_template = None
+    function = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
+    monkeypatch.setattr(members, "load_scorer", lambda *_, **__: function)
+    path, kind = tmp_path / "rows.jsonl", {GRPO: GRPOConfig, RLHF: RLHFConfig}[learner]
+    path.write_text("\n".join(json.dumps({"prompt": [{"role": "user", "content": f"{i}="}]}) for i in range(6)))
+    config = kind(model=str(model_folder), held_out=2, reward_model="runs/rm", prompts_per_batch=2)
+    with pytest.raises(
+        ValueError, match=r"--reward-model runs/rm has no chat template, but the prompts .*are messages"
+    ):
+        built(learner.__name__, learner, config, task=str(path))
+    path.write_text("\n".join(json.dumps({"prompt": f"{i}="}) for i in range(6)))
+    assert built(learner.__name__, learner, config, task=str(path)).engine is not None
 
 
 def test_the_engine_of_training_is_that_of_the_member(model_folder):

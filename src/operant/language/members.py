@@ -22,6 +22,7 @@ from operant.language.models import LanguageModel
 from operant.language.process_rewards import StepRewards, step_rewards_of
 from operant.language.processes import loaded
 from operant.language.rewards import RewardFunctions, combine
+from operant.language.rollouts import asked
 from operant.language.runs import check_policy
 from operant.language.scoring import RewardModelFunction, load_scorer, load_step_rewards, starting_head
 from operant.runtime.settings import Settings
@@ -127,7 +128,7 @@ class Builder:
         data, model = self._data(ACCEPTS["grpo"]), self._policy()
         steps = self._steps(data, model) if self.config.supervision == "process" else None
         checked = steps is not None and data.task is not None  # the reward model scores steps, the task whole answers
-        scorers = [] if checked else self._scorers(model)
+        scorers = [] if checked else self._scorers(model, data)
         return self._sampling(data, model, self._required(data.reward_functions(scorers)), scorers=scorers, steps=steps)
 
     def iterative(self) -> Member:
@@ -158,7 +159,7 @@ class Builder:
     def rlhf(self) -> Member:
         """Build a learner of RLHF with its critic."""
         config, data, model = self.config, self._data(ACCEPTS["rlhf"]), self._policy()
-        scorers = self._scorers(model)
+        scorers = self._scorers(model, data)
         rewards = self._required(data.reward_functions(scorers))
         if self.seed == self.settings.seeds[0]:
             warn_of_warmup(config, batch=config.prompts_per_batch, budget=self.settings.budget)
@@ -329,8 +330,8 @@ class Builder:
             tokens=config.micro_batch_tokens,
         )
 
-    def _scorers(self, model: LanguageModel) -> list[RewardModelFunction]:
-        """Return the configured reward model as a list of at most one reward function."""
+    def _scorers(self, model: LanguageModel, data: TrainingData) -> list[RewardModelFunction]:
+        """Return the configured reward model, which can score the prompts, as a list of at most one function."""
         config = self.config
         if not config.reward_model:
             return []
@@ -343,7 +344,19 @@ class Builder:
             tokens=config.micro_batch_tokens,
             dtype=config.dtype,
         )
+        again = scorer.whole or not scorer.same_vocabulary
+        if again and not scorer.scorer.model.tokenizer.chat_template:
+            _require_strings([*data.train, *data.held_out], config.reward_model)
         return [scorer]
+
+
+def _require_strings(rows: Sequence[Row], reward_model: str) -> None:
+    """Check that no prompt is a conversation, for a reward model without a chat template."""
+    if any(not isinstance(asked(row), str) for row in rows):
+        raise ValueError(
+            f"the tokenizer of --reward-model {reward_model} has no chat template, but the prompts of the data are "
+            "messages, which it must encode: use a reward model with a chat template, or prompts that are strings"
+        )
 
 
 BUILDERS: Mapping[str, Callable[[Builder], Member]] = {
