@@ -94,6 +94,15 @@ def test_an_adapter_of_embeddings_is_loaded_onto_its_base(model_folder, tmp_path
     torch.testing.assert_close(log_probs(again), log_probs(model), atol=bound, rtol=0)
 
 
+@pytest.mark.parametrize("targets", [("q_prj",), ("q_proj", "q_prj"), ("q_prj", "model"), ("proj",)])
+def test_layers_that_a_model_lacks_are_named_with_those_that_it_has(model_folder, targets):
+    wrong = ", ".join(target for target in targets if target != "q_proj")
+    with pytest.raises(ValueError, match=rf"has {wrong}, but .* no such layer: .* o_proj, q_proj, ") as error:
+        load(ModelOptions(model=model_folder, lora_r=2, lora_target_modules=targets), seed=0)
+    assert "embed" not in str(error.value)
+    assert str(error.value).endswith("or all-linear")
+
+
 def test_an_adapter_with_embeddings_of_another_base_is_rejected(model_folder, tmp_path):
     options = ModelOptions(model=model_folder, lora_r=2, lora_target_modules=("embed_tokens", "q_proj"))
     model, folder = load(options, seed=0), tmp_path / "adapter"

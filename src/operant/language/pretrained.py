@@ -81,13 +81,15 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
         seed: random seed of its initialization.
 
     Raises:
-        ValueError: the layers include the output layer, or embeddings that are also the output layer.
+        ValueError: there is no layer of a name, or the layers include the output layer, or embeddings that are also the
+            output layer.
     """
     from peft import LoraConfig
 
     targets = [] if options.lora_target_modules == (_ALL,) else list(options.lora_target_modules)
     if _ALL in targets:
         raise ValueError(f"lora_target_modules must be {_ALL} alone, or names of layers, got {', '.join(targets)}")
+    _require_layers(network, targets)
     _require_separate(network, targets)
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -106,6 +108,26 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
     return network
 
 
+def _is_named(module: str, target: str) -> bool:
+    """Return whether a module has the name of a layer, with or without its parents' names."""
+    return module == target or module.endswith(f".{target}")
+
+
+def _require_layers(network: Any, targets: Sequence[str]) -> None:
+    """Check that every name is that of a layer that can have an adapter."""
+    layers = [
+        name for name, module in network.named_modules() if getattr(getattr(module, "weight", None), "ndim", 0) > 1
+    ]
+    wrong = [target for target in targets if not any(_is_named(layer, target) for layer in layers)]
+    if wrong:
+        ends = {id(network.get_input_embeddings()), id(network.get_output_embeddings())}
+        linear = {name.rpartition(".")[2] for name in layers if id(network.get_submodule(name)) not in ends}
+        raise ValueError(
+            f"lora_target_modules has {', '.join(wrong)}, but the model has no such layer: expected names of its "
+            f"linear layers, {', '.join(sorted(linear))}, or {_ALL}"
+        )
+
+
 def _require_separate(network: Any, targets: Sequence[str]) -> None:
     """Check that the layers of an adapter do not include those whose weights compute the logits directly."""
     first, last = network.get_input_embeddings(), network.get_output_embeddings()
@@ -113,7 +135,7 @@ def _require_separate(network: Any, targets: Sequence[str]) -> None:
     if first.weight is last.weight:
         reasons[id(first)] = "whose weights are also those of the output layer in this model"
     for name, module in network.named_modules():
-        target = next((target for target in targets if name == target or name.endswith(f".{target}")), None)
+        target = next((target for target in targets if _is_named(name, target)), None)
         if target is not None and id(module) in reasons:
             raise ValueError(f"lora_target_modules must not contain {target}, {reasons[id(module)]}: leave it out")
 
