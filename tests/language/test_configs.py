@@ -34,7 +34,12 @@ def test_defaults_are_accepted_and_explained(kind):
         (ModelOptions, {"model": " "}, "model must be a folder, a Hub name or a built-in model, got ''"),
         (LanguageConfig, {"model": ""}, "model must be a folder"),
         (LanguageConfig, {"train_examples": 0}, r"train_examples .*0"),
-        (LanguageConfig, {"held_out": 0}, r"held_out .*0"),
+        (
+            LanguageConfig,
+            {"held_out": 0},
+            "held_out is 0, expected at least 1, .* evaluate on other rows with --eval-dataset",
+        ),
+        (LanguageConfig, {"held_out": -1}, "held_out .*-1"),
         (LanguageConfig, {"max_prompt_length": 0}, r"max_prompt_length .*0"),
         (LanguageConfig, {"max_completion_length": -1}, r"max_completion_length .*-1"),
         (LanguageConfig, {"learning_rate": 0.0}, r"learning_rate .*0"),

@@ -98,6 +98,11 @@ class LanguageConfig(ModelOptions):
 
     def __post_init__(self) -> None:
         """Validate."""
+        if self.held_out == 0:
+            raise ValueError(
+                "held_out is 0, expected at least 1, since runs are evaluated on held-out examples: to train on "
+                "all rows of a data set, evaluate on other rows with --eval-dataset"
+            )
         super().__post_init__()
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be in [0, 1), got {self.betas}")
