@@ -412,3 +412,10 @@ def test_the_advice_about_several_messages_depends_on_the_kind(words):
         pairs(words, [{"prompt": [user], "chosen": turns, "rejected": [answer]}], eos_ids={2})
     with pytest.raises(ValueError, match="earlier turns into `prompt`, or pass the whole conversation as `messages`"):
         demonstrations(words, [{"prompt": [user], "completion": turns}], eos_ids={2})
+
+
+def test_empty_prompts_without_bos_are_reported_with_the_fix(words):
+    rows = [{"prompt": "", "completion": "sat"}]
+    with pytest.raises(ValueError, match=r"usable: 1 with an empty prompt, .* for sft texts in a column `text`\)"):
+        demonstrations(words, rows, eos_ids={2})
+    assert demonstrations(words, [{"text": "sat on"}], eos_ids={2})

@@ -106,7 +106,9 @@ class _Encoder:
     def prompt(self, ids: list[int], text: Any, row: Row) -> list[int]:
         """Truncate a prompt to its last tokens, after the system message of a conversation."""
         if not ids:
-            raise _UnusableError("an empty prompt, and the tokenizer has no BOS")
+            raise _UnusableError(
+                "an empty prompt, and the tokenizer has no BOS (give prompts, or for sft texts in a column `text`)"
+            )
         most = self.max_prompt_length
         if most is None or len(ids) <= most:
             return ids
