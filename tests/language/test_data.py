@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_rows, same_prompts, split_rows
+from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_rows, same_prompts, split_rows, unused
 
 USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "good"}
@@ -104,6 +104,22 @@ def test_the_kind_is_one_that_the_algorithm_accepts(row, algorithm, name, tmp_pa
     assert split_rows([*rows, *rows], 2, 0, accept=accept)
     assert rows == [row, row]
     assert same_prompts(rows, rows, accept=accept) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "columns"),
+    [
+        ({"prompt": "p", "text": "t"}, "language-modeling", ["prompt"]),
+        ({"prompt": None, "text": "t", "label": 3}, "language-modeling", []),
+        ({"text": "t", "messages": [USER, GOOD]}, "language-modeling", ["text"]),
+        (ROWS["unpaired"], "prompt-completion", ["label"]),
+        ({**ROWS["preference"], "margin": 1.0, "answer": "a"}, "preference", []),
+        ({**ROWS["preference"], "messages": [USER, GOOD]}, "preference", ["messages"]),
+        ({**ROWS["preference"], "messages": [USER, GOOD]}, "language-modeling", ["chosen", "rejected", "prompt"]),
+    ],
+)
+def test_columns_of_other_kinds_are_unused(row, name, columns):
+    assert unused(row, name) == columns
 
 
 def test_steps_are_no_ranking():

@@ -1,11 +1,13 @@
 """Rows of tasks and data sets, and the rewards of answers to them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from operant.language import tasks
+from operant.language.data import ACCEPTS
 from operant.language.datasets import MAX_COMPLETION, load_data, source_of
 from operant.language.grpo import GRPOConfig
 from operant.language.iterative import IterativeGRPOConfig
@@ -52,6 +54,28 @@ def test_evaluation_rows_with_prompts_of_the_training_are_counted(tmp_path, capl
     with caplog.at_level("WARNING"):
         load_data(settings(str(tmp_path / "train.jsonl")), config, ("prompt-completion",), seed=0)
     assert ("3 of 5 rows of eval_dataset have prompts of the training data" in caplog.text) == bool(shared)
+
+
+@pytest.mark.parametrize(
+    ("row", "accepted", "said"),
+    [
+        (
+            {"prompt": "a", "text": "b"},
+            ACCEPTS["sft"],
+            "of the kind language-modeling, in which the columns prompt have",
+        ),
+        ({"prompt": "a", "text": "b"}, ACCEPTS["grpo"], ""),
+        ({"prompt": "a", "completion": "b", "answer": "c"}, ACCEPTS["sft"], ""),
+    ],
+)
+def test_columns_of_another_kind_are_named_once(tmp_path, caplog, row, accepted, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([json.dumps(row)] * 10))
+    several = replace(settings(str(path)), seeds=(0, 1))
+    for seed in (0, 1):
+        load_data(several, SFTConfig(), accepted, seed=seed)
+    assert caplog.text.count("have no effect") == bool(said)
+    assert said in caplog.text
 
 
 def test_rows_of_another_kind_are_rejected(tmp_path):

@@ -36,6 +36,7 @@ __all__ = [
     "read_rows",
     "same_prompts",
     "split_rows",
+    "unused",
 ]
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,15 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     for number, row in enumerate(rows, 1):
         _check(row, found, f"row {number}")
     return found
+
+
+def unused(row: Row, found: Kind) -> list[str]:
+    """Return the columns of an example that are those of other kinds and have no effect in this one."""
+    present = _present(row)
+    form = next(form for form in COLUMNS[found] if present.issuperset(form))
+    used = {*form, *(() if found == "language-modeling" else ("prompt",))}
+    others = [column for name in fitting(row) for form in COLUMNS[name] for column in form]
+    return [column for column in dict.fromkeys(others) if column in present - used]
 
 
 def compare(row: Row) -> Comparison:

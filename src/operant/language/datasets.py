@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig, SamplingConfig
-from operant.language.data import Kind, Row, kind, read_rows, same_prompts, split_rows
+from operant.language.data import PROMPTED, Kind, Row, kind, read_rows, same_prompts, split_rows, unused
 from operant.language.rewards import RewardFunctions, check_columns, combine
 from operant.runtime.settings import Settings
 
@@ -105,6 +105,18 @@ def _rows(source: str, config: LanguageConfig, accepted: Sequence[Kind]) -> tupl
     return rows, others
 
 
+def _warn_of_unused(source: str, row: Row, accepted: Sequence[Kind]) -> None:
+    """Warn about columns of other kinds in the first row of a data set."""
+    found = kind([row], accept=accepted)
+    others = unused(row, found)
+    if others:
+        logger.warning(
+            "The rows of %s are of the kind %s, in which the columns %s have no effect; if they are meant instead, "
+            "remove those of this kind.",
+            *(source, found, ", ".join(others)),
+        )
+
+
 def load_data(settings: Settings, config: LanguageConfig, accepted: Sequence[Kind], *, seed: int) -> TrainingData:
     """Load the training and evaluation examples of a learner.
 
@@ -126,6 +138,9 @@ def load_data(settings: Settings, config: LanguageConfig, accepted: Sequence[Kin
         )
     if source:
         train, rest = _rows(source, config, accepted)
+        # Algorithms that sample pass all other columns to the reward functions.
+        if accepted != PROMPTED and seed == settings.seeds[0]:
+            _warn_of_unused(source, train[0], accepted)
         return TrainingData(config, None, train, rest, config.max_completion_length or MAX_COMPLETION)
     task = tasks.find(settings.task)
     make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(accepted[0], task.rows)
