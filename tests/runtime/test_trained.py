@@ -44,7 +44,10 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
 def test_a_language_model_is_talked_to_with_a_quoted_command(tmp_path):
     (tmp_path / "my runs").mkdir()
     model = Run.create(tmp_path / "my runs" / "one", Settings("sft", "arithmetic"), SFTConfig())
-    with pytest.raises(ValueError, match=r"try `operant chat '/.*/my runs/one'`"):
+    with pytest.raises(
+        ValueError,
+        match=r"use `find_chat_model` and .*`operant export '/.*/my runs/one'`.*try `operant chat '/.*/my runs/one'`",
+    ):
         replace(train(tmp_path / "run"), run=model).predict(np.zeros(4, np.float32))
 
 

@@ -187,9 +187,11 @@ class Trained(LearnedTables):
     def _predictor(self) -> Predictor:
         settings, learner = self.run.settings, self.experiment.learner
         if self.run.entry.package == "language":
+            place = location(self.run.path)
             raise ValueError(
-                f"{settings.algorithm} trained a language model, which takes prompts instead of observations; "
-                f"try `operant chat {location(self.run.path)}`"
+                f"{settings.algorithm} trained a language model, which takes prompts instead of observations: in "
+                "Python use `find_chat_model` and `Conversation` of operant.language.chat, or transformers with the "
+                f"folder that `operant export {place}` writes; in a terminal try `operant chat {place}`"
             )
         return Predictor(
             learner,
