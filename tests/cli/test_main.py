@@ -23,6 +23,29 @@ def test_commands_without_computation_import_nothing_heavy(arguments):
     assert HEAVY.isdisjoint(result.stdout.splitlines()[-1].split())
 
 
+WARN = """
+import sys, warnings
+from operant import cli
+def warn(arguments):
+    warnings.warn_explicit("no answer", RuntimeWarning, cli.__file__, 1)
+    warnings.warn_explicit("of yours", RuntimeWarning, "mine.py", 1)
+    return 0
+cli._run = warn
+cli.main(sys.argv[1:])
+warnings.warn_explicit("later", RuntimeWarning, cli.__file__, 1)
+"""
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_warnings_of_operant_have_no_line_of_code(debug):
+    environment = {name: value for name, value in os.environ.items() if name != "OPERANT_DEBUG"}
+    command = [sys.executable, "-c", WARN, "train", *debug]
+    error = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stderr
+    assert ("\nno answer\n" in f"\n{error}") != bool(debug)
+    assert "mine.py:1: RuntimeWarning: of yours" in error
+    assert "__init__.py:1: RuntimeWarning: later" in error
+
+
 def test_help_names_every_command(cli):
     status, out, _ = cli("--help")
     assert status == 0

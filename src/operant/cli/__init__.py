@@ -8,13 +8,19 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from operant import __version__
 
 OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+PACKAGE = Path(__file__).parents[1]
+"""Folder of the source files of operant."""
 
 GARBAGE = (700, 10, 50)
 """Thresholds of the garbage collector, the third one 50 in place of 10.
@@ -85,6 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # not all encodings have all characters
             stream.reconfigure(errors="backslashreplace")
+    written = warnings.formatwarning
+    if not debug:
+        warnings.formatwarning = partial(_one_line, written)
     try:
         status = _parsed(arguments)
         sys.stdout.flush()
@@ -97,7 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _fail(error, arguments)
+    finally:
+        warnings.formatwarning = written
     return status
+
+
+def _one_line(written: Callable[..., str], message: Any, category: type[Warning], filename: str, *rest: Any) -> str:
+    """Return a warning as text: one of operant as its message, like those that are logged, without the line of code."""
+    own = Path(filename).is_relative_to(PACKAGE) and issubclass(category, RuntimeWarning)
+    return f"{message}\n" if own else written(message, category, filename, *rest)
 
 
 def _open_closed_streams() -> None:
