@@ -28,7 +28,7 @@ import sys, warnings
 from operant import cli
 def warn(arguments):
     warnings.warn_explicit("no answer", RuntimeWarning, cli.__file__, 1)
-    warnings.warn_explicit("of yours", RuntimeWarning, "mine.py", 1)
+    warnings.warn_explicit("own code", RuntimeWarning, "mine.py", 1)
     return 0
 cli._run = warn
 cli.main(sys.argv[1:])
@@ -42,7 +42,7 @@ def test_warnings_of_operant_have_no_line_of_code(debug):
     command = [sys.executable, "-c", WARN, "train", *debug]
     error = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stderr
     assert ("\nno answer\n" in f"\n{error}") != bool(debug)
-    assert "mine.py:1: RuntimeWarning: of yours" in error
+    assert "mine.py:1: RuntimeWarning: own code" in error
     assert "__init__.py:1: RuntimeWarning: later" in error
 
 

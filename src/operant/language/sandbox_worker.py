@@ -99,7 +99,7 @@ def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
 
 
 def _unlike(function: Callable[..., Any], result: Any, kwargs: dict[str, Any], error: Exception) -> str:
-    """Return what a function must return instead of a result that JSON cannot represent, and where it is defined."""
+    """Return the description of a result that JSON cannot represent, with the expected one and the function's place."""
     expected, got = "numbers, strings, lists and None", str(error)
     if TRAINER_KEY in kwargs and "completions" in kwargs:
         expected = f"a list of {len(kwargs['completions'])} rewards"
