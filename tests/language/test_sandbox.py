@@ -224,7 +224,7 @@ def test_arrays_come_back_as_lists(sandbox, kind, result):
 
 
 def test_values_that_json_does_not_support_are_an_error(sandbox):
-    with pytest.raises(SandboxError, match="numbers, strings, lists and None, got set"):
+    with pytest.raises(SandboxError, match="numbers, strings, lists and None, got a set"):
         sandbox("odd").call()
     with pytest.raises(TypeError, match="not JSON serializable"):
         sandbox("double").call(object())
