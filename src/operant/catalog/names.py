@@ -21,9 +21,9 @@ def _parts(answer: str) -> list[tuple[str, str, str]]:
     return [] if answer.startswith(_WITHOUT) else _PART.findall(answer)
 
 
-def _options(answer: str) -> str:
+def _options(answer: str) -> list[str]:
     """Return the options in an entry, without its explanations."""
-    return " ".join(option for _, option, _ in _parts(answer))
+    return [option for _, option, _ in _parts(answer)]
 
 
 _ANSWERS: Mapping[str, Mapping[str, str]] = {
@@ -32,11 +32,6 @@ _ANSWERS: Mapping[str, Mapping[str, str]] = {
     "language": {**COMMON, **LANGUAGE},
 }
 """Entries of other libraries' names, by the package of an algorithm."""
-
-FOREIGN: Mapping[str, Mapping[str, str]] = {
-    package: {name: _options(answer) for name, answer in answers.items()} for package, answers in _ANSWERS.items()
-}
-"""Other libraries' names of our fields, by the package of an algorithm."""
 
 _AUTOMATIC: Mapping[str, str] = {
     "ent_coef": ", with which sac learns the coefficient",
@@ -71,7 +66,7 @@ def suggest(word: str, known: Collection[str], package: str = "", algorithm: str
         algorithm: algorithm of the package, for names that mean something else there. Default: none.
     """
     name = _normal(word)
-    ours = _options(_answer(word, package, algorithm)).split()
+    ours = _options(_answer(word, package, algorithm))
     if found := next((field for field in ours if field in known), None):
         return Suggestion(found, foreign=True)
     begun = [field for field in known if len(name) >= SHORTEST_PREFIX and field.startswith(name)]
