@@ -89,8 +89,8 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
     targets = [] if options.lora_target_modules == (_ALL,) else list(options.lora_target_modules)
     if _ALL in targets:
         raise ValueError(f"lora_target_modules must be {_ALL} alone, or names of layers, got {', '.join(targets)}")
-    _require_layers(network, targets)
     _require_separate(network, targets)
+    _require_layers(network, targets)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=options.lora_r,
