@@ -56,7 +56,7 @@ from operant.runtime.signals import saving_first
 from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trackers import trackers_of
 from operant.runtime.trained import Trained
-from operant.runtime.training import resume_from
+from operant.runtime.training import require_own_beginning, resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
 from operant.runtime.weights import best_weights_of, load_best_weights, opened
@@ -286,7 +286,8 @@ def resume(
         with saving_first(interrupted) as stopping, closing(experiment):
             _check_servers(experiment)
             group().lead(str(folder.path), folder.settings.budget, experiment.learner)
-            resume_from(folder, experiment.learner, new_episodes=new_episodes)
+            if not resume_from(folder, experiment.learner, new_episodes=new_episodes):
+                require_own_beginning(folder)
             if budget is not None:
                 folder.keep_settings()
             if accept_changes:

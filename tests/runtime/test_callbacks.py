@@ -107,7 +107,7 @@ def test_one_that_stops_is_called_in_the_training_thread_and_ends_the_run(make_r
     assert outcome.evaluation is not None
     assert run.outcome() == ("finished", "callback Patient stopped it")
     learner = Regression()
-    resume_from(run, learner)
+    assert resume_from(run, learner)
     assert quiet(run, Patient(1), learner=learner).consumed == 300
     assert [r["consumed"] for r in read_records(run.evaluations_path)] == [100, 200, 300]
 

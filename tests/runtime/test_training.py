@@ -158,7 +158,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(make_run, iterations):
     assert outcome.interrupted
     assert outcome.exit_code == 75
     learner = Regression()
-    resume_from(Run.open(parts.path), learner)
+    assert resume_from(Run.open(parts.path), learner)
     assert learner.consumed == outcome.consumed
     assert quiet(learner, parts, evaluate=evaluate, evaluate_every=70).consumed == 400
     assert final_bytes(whole) == final_bytes(parts)
@@ -215,7 +215,7 @@ def test_an_evaluation_that_is_given_up_is_saved_and_made_up_for(make_run, momen
     assert outcome.interrupted
     assert outcome.consumed == moment
     learner = Regression()
-    resume_from(run, learner)
+    assert resume_from(run, learner)
     assert not quiet(learner, run, evaluate=evaluate, **options).interrupted
     assert final_bytes(run) == final_bytes(whole)
     assert [r["consumed"] for r in read_records(run.evaluations_path)] == [100, 200, 300, 400]
@@ -233,7 +233,7 @@ def test_a_last_evaluation_that_fails_loses_no_training(make_run, every):
     with pytest.raises(RuntimeError, match="no light"):
         quiet(Regression(), run, evaluate=fail_at_the_end, evaluate_every=every, checkpoint_seconds=1000.0)
     learner = Regression()
-    resume_from(run, learner)
+    assert resume_from(run, learner)
     assert quiet(learner, run, evaluate=evaluate, evaluate_every=every).evaluation == evaluate(learner)
     assert final_bytes(run) == final_bytes(whole)
     evaluated = [[r["consumed"] for r in read_records(one.evaluations_path)] for one in (run, whole)]
@@ -256,12 +256,11 @@ def test_records_after_the_checkpoint_are_rewound(make_run):
     assert [r["consumed"] for r in read_records(run.evaluations_path.with_name("rewound.jsonl"))] == [150, 200]
 
 
-def test_a_run_without_checkpoint_starts_over(make_run, caplog):
+def test_a_run_without_checkpoint_starts_over(make_run):
     run = make_run()
     run.metrics_path.write_text('{"consumed": 30}\n')
     learner = Regression()
-    resume_from(run, learner)
-    assert "has no checkpoint yet: training starts from the beginning" in caplog.text
+    assert not resume_from(run, learner)
     assert learner.consumed == 0
     assert read_records(run.metrics_path) == []
 
@@ -505,7 +504,7 @@ def test_the_start_is_evaluated_once_and_changes_nothing(make_run, capsys):
     outcome = quiet(Regression(), first, interrupted=stop_after(12), **options)
     assert outcome.interrupted
     learner = Regression()
-    resume_from(first, learner)
+    assert resume_from(first, learner)
     quiet(learner, first, progress="plain", **options)
     assert evaluated(plain) == [200, 400]
     assert evaluated(first) == [0, 200, 400]

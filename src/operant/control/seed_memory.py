@@ -98,6 +98,7 @@ def _size_of_envs(make_env: Callable[[int], BatchEnv], count: int) -> int:
         envs = make_env(count)
         try:
             envs.reset()
+            _release()
             growth = resident() - before
         finally:
             envs.close()

@@ -147,15 +147,16 @@ def _ending(run: Run, learner: Learner) -> Generator[None]:
         raise
 
 
-def resume_from(run: Run, learner: Learner, *, new_episodes: bool = False) -> None:
+def resume_from(run: Run, learner: Learner, *, new_episodes: bool = False) -> bool:
     """Load the latest valid checkpoint into `learner`, and move later records to `rewound.jsonl`.
-
-    If the run has no checkpoint, a warning says that `learner` starts from the beginning.
 
     Args:
         run: the run.
         learner: its learner.
         new_episodes: whether environments start new episodes instead of continuing the saved ones.
+
+    Returns:
+        False if the run has no checkpoint, so that `learner` starts from the beginning.
 
     Raises:
         RunError: another process trains the run, or its checkpoints are missing.
@@ -167,7 +168,6 @@ def resume_from(run: Run, learner: Learner, *, new_episodes: bool = False) -> No
         found = run.checkpoints.latest()
         if found is None:
             run.require_checkpoints()
-            _require_own_beginning(run)
         else:
             path, consumed = found
             state = load(path)
@@ -181,9 +181,10 @@ def resume_from(run: Run, learner: Learner, *, new_episodes: bool = False) -> No
         evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1)
         rewind(run.samples_path, evaluated)
         drop_later(run.path, evaluated)
+    return found is not None
 
 
-def _require_own_beginning(run: Run) -> None:
+def require_own_beginning(run: Run) -> None:
     """Warn that a run without checkpoints starts from the beginning; raise RunError if that is another run."""
     if init := run.resolved().get("init"):
         raise RunError(
