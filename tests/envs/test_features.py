@@ -142,6 +142,14 @@ def test_a_mask_alone_is_rejected():
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
+def test_stacked_color_images_are_flattened_with_a_warning(caplog):
+    assert Features.of(box(4, 9, 9, 3), ACTIONS).shape == (972,)
+    assert "shape [4, 9, 9, 3] are not images" in caplog.text
+    caplog.clear()
+    Features.of(box(12, 9, 9), ACTIONS)
+    assert not caplog.records
+
+
 def test_a_vector_begins_with_the_image_of_a_dictionary():
     space = spaces.Dict(
         camera=spaces.Box(0, 255, (8, 9, 3), np.uint8),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from operant.control import PPOConfig
-from operant.runtime.comparison import evaluations, learning_curve
+from operant.runtime.comparison import evaluations, learning_curve, metric_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import Input
 from operant.runtime.metrics import RecordWriter
@@ -251,6 +251,8 @@ def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
     assert facts["resolved"]["merged"] == f"{parts[0].path}, {parts[1].path}"
     with pytest.raises(RunError, match=r"whole is merged from the evaluations of other runs.*\(.*one, .*\)"):
         whole.latest_checkpoint()
+    with pytest.raises(RunError, match="no metric 'rollout/episode_return'; merged runs contain evaluations only"):
+        metric_curve(whole, "rollout/episode_return")
 
 
 def test_runs_that_do_not_belong_together_are_not_merged(make_run, tmp_path):

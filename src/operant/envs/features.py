@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from operant.envs.base import Tree
-from operant.envs.spaces import is_box, is_dict, is_multi_discrete
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete, warn_of_stack
 from operant.tensors import from_numpy
 
 MASK = "action_mask"
@@ -25,8 +25,7 @@ class Features:
     """Encoding of the observations of a space as a single tensor.
 
     - Images (uint8 boxes from 0 to 255 with two or three axes) are uint8 `[C, H, W]`. The channel axis is the shorter
-    of
-      the first and the last one; it is added if missing.
+      of the first and the last one; it is added if missing.
     - Dictionaries are one float32 vector of their parts in alphabetical order of the keys: flattened boxes, and one-hot
       vectors for discrete spaces. An image among the parts comes first, as numbers from 0 to 255; `action_mask` comes
       last.
@@ -58,6 +57,7 @@ class Features:
         """
         if is_image(space):
             return _image(space.shape or ())
+        warn_of_stack(space)
         masked = 0
         if is_dict(space) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)

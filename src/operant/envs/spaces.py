@@ -227,6 +227,16 @@ class ObservationFormat(NamedTuple):
         return cls(spaces.Dict({key: part.space for key, part in formats.items()}), read)
 
 
+def warn_of_stack(space: gymnasium.Space[Any]) -> None:
+    """Log a warning that bytes with four axes, such as stacked color images, are flattened to a vector."""
+    if is_box(space) and space.dtype == np.uint8 and len(space.shape) == 4:
+        logger.warning(
+            "observations of shape %s are not images, which have two or three axes, and are flattened to vectors: for "
+            "convolutions, join stack and channels in a wrapper, as in [12, 84, 84]",
+            list(space.shape),
+        )
+
+
 def _is_text(space: gymnasium.Space[Any]) -> bool:
     """Return whether a space is text, such as the missions of MiniGrid."""
     return space.dtype is not None and space.dtype.kind == "U"

@@ -14,7 +14,7 @@ from operant.runtime.metrics import read_records, used_budget
 from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import location
-from operant.runtime.sessions import was_stopped
+from operant.runtime.sessions import MERGED, was_stopped
 from operant.runtime.statistics import Profile, iqm, performance_profile
 from operant.streams import seed_sequence
 
@@ -134,7 +134,8 @@ def metric_curve(run: Run, metric: str) -> Curve:
     if not found:
         names = sorted({name for record in records for name in record} - {"consumed"})
         near = get_close_matches(metric, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}" if names else "it has none yet"
+        none = "merged runs contain evaluations only" if run.resolved().get(MERGED) else "it has none yet"
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}" if names else none
         raise RunError(f"{run.path} has no metric {metric!r}; {hint}")
     values = np.array([np.atleast_1d(record[metric]) for record in found], np.float64)
     weights = np.where(np.isnan(values), 0.0, _episode_counts(found, metric))
