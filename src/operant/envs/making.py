@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache, partial
 from typing import Any, Literal, Protocol, get_args
@@ -260,7 +261,8 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{_task(env)}: the function that creates environments has returned the same object twice, but several "
                 "environments are stepped separately, in training and in evaluations: create a new one in each call"
             )
-        _open[id(bare)] = bare
+        with suppress(TypeError):  # an object without weak references
+            _open[id(bare)] = bare
 
     def close(self) -> None:
         """Close the environment; an error causes a warning, since nothing depends on it."""
