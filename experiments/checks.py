@@ -120,9 +120,9 @@ def panels(columns: int, rows: int = 1, **options: Any) -> tuple[Figure, list[Ax
     return figure, list(axes.flat)
 
 
-def save(figure: Figure, file: str, axes: Iterable[Axes] = ()) -> None:
-    """Add a legend to the axes and save the plot next to the experiment `file`."""
+def save(figure: Figure, file: str, axes: Iterable[Axes] = (), *, columns: int = 1) -> None:
+    """Add a legend of some columns to the axes and save the plot next to the experiment `file`."""
     for axis in axes:
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, ncols=columns)
     figure.savefig(Path(file).with_suffix(".png"), dpi=130)
     plt.close(figure)

@@ -45,6 +45,7 @@ ENOUGH = 3
 """Seeds of a mean that is drawn as a line; of fewer it is dotted."""
 RLHF_PRESETS = {
     "arithmetic": ("", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
+    "countdown": ("",),
     "reverse": ("",),
     "steps": ("",),
 }
@@ -204,7 +205,7 @@ def draw() -> None:
         axis.set(title=task, xlabel="thousands of prompts or pairs", ylabel="score on held-out prompts")
         if task in TASKS:
             axis.set_ylim(0, 1.02)
-    save(figure, __file__, axes[: len(tasks)])
+    save(figure, __file__, axes[: len(tasks)], columns=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
