@@ -158,10 +158,10 @@ class GymnasiumEnv:
             self._check(obs, self._where)
         self._obs = self._observations.read(obs)
         if self._check_seeding:
-            self._require_repeatable()
+            self._warn_unless_repeatable()
         return self._obs
 
-    def _require_repeatable(self) -> None:
+    def _warn_unless_repeatable(self) -> None:
         """Start the episode of environment 0 again, and warn, once, if its first observation differs."""
         self._check_seeding, before = False, clone(self._obs)
         self._obs = self._observations.read(self._restart(np.arange(self.rows) == 0))
