@@ -198,6 +198,43 @@ def test_a_run_that_began_with_another_needs_a_state_of_its_start(tmp_path):
         TimeTravel(Run.open(run.path), Regression()).go(10)
 
 
+def test_a_later_state_does_not_pass_for_an_earlier_one(tmp_path):
+    run = trained(tmp_path / "run")
+    run._update(lambda facts: facts["resolved"].update(init="elsewhere"))
+    run.history.drop()
+    travel = TimeTravel(Run.open(run.path), Regression())
+    assert travel.go(400).consumed == 400
+    with pytest.raises(RunError, match="no state before 50 to recompute it from; stored states: 400"):
+        travel.go(50)
+    with pytest.raises(RunError, match="no state before 400 to recompute it from; stored states: 400"):
+        list(travel.back())
+    assert travel.go(400).origin == "here"
+
+
+def test_after_a_state_that_differs_from_its_hash_an_earlier_one_is_loaded(tmp_path):
+    run, truth = trained(tmp_path / "run"), trajectory(Regression(), 400)
+    run.history.drop(after=100)
+    other = Regression(seeds=(2, 3))
+    trajectory(other, 300)
+    run.history.save(other.state_dict(), 300)
+    travel = TimeTravel(run, Regression(), memory=0)
+    travel.go(100)
+    found = travel.go(310)
+    assert (found.began, found.sha256) == (100, truth[310])
+
+
+def test_one_goes_back_from_a_saved_state_that_follows_another_closely(tmp_path):
+    class Slow(Regression):
+        examples = 1
+
+    run = make(tmp_path / "run", "all", budget=8)
+    train(Slow(), run, budget=8, progress="silent")
+    travel = TimeTravel(run, Slow())
+    travel.go(8)
+    list(travel.back())
+    assert travel.here == 7
+
+
 def test_updates_that_use_no_budget_are_passed_through(tmp_path):
     class Waiting(Regression):
         """Learner that uses budget in every third update only, like learners of whole episodes."""

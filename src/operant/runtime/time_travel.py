@@ -175,13 +175,20 @@ class TimeTravel:
             yield self.learner.consumed
 
     def back(self) -> Iterator[int]:
-        """Go to the previous update, and yield as `toward`."""
+        """Go to the previous update, and yield as `toward`.
+
+        Raises:
+            DivergedError, RunError: see `go`.
+        """
         here = self.learner.consumed
         if here and here not in self._before:
-            earlier = max((consumed for consumed in self._known() if consumed < here), default=0)
-            yield from self.toward(earlier)
-            while (now := self.learner.consumed) < here:
-                yield from self.toward(now + 1)
+            earlier = [consumed for consumed in self._known() if consumed < here]
+            if not earlier:
+                raise self._no_state(here)
+            yield from self.toward(max(earlier))
+            while self.learner.consumed < here:  # computed, since a loaded state would not tell the one before it
+                self._update()
+                yield self.learner.consumed
         yield from self.toward(self._before.get(here, 0))
 
     def confirm(self) -> Iterator[int]:
@@ -219,9 +226,14 @@ class TimeTravel:
         return {*self._snapshots, *map(_consumed, paths), *([] if self._start is None else [0])}
 
     def _begin(self, target: int) -> None:
-        """Load the nearest state that is not later than `target`, and store its origin."""
-        here = self._here if self._here is not None and self._here <= target else -1
-        for consumed in sorted((known for known in self._known() if here < known <= target), reverse=True):
+        """Load the nearest state that is not later than `target`, and store its origin.
+
+        Raises:
+            RunError: there is no such state.
+        """
+        for consumed in sorted((known for known in self._known() if known <= target), reverse=True):
+            if self._here is not None and consumed <= self._here <= target:
+                break
             for origin, state in self._found(consumed):
                 self._here = None
                 self.learner.load_state_dict(state)
@@ -231,12 +243,14 @@ class TimeTravel:
                 self._journey = origin, consumed, 0
                 self._snapshots.keep(consumed, self.learner.state_dict())
                 return
-        if self._here is None:
-            raise RunError(
-                f"{self._run.path.name} has no state before {target} to recompute it from; stored states: "
-                f"{self._listed()}"
-            )
-        self._journey = "here", here, 0
+        if self._here is None or self._here > target:
+            raise self._no_state(target)
+        self._journey = "here", self._here, 0
+
+    def _no_state(self, target: int) -> RunError:
+        return RunError(
+            f"{self._run.path.name} has no state before {target} to recompute it from; stored states: {self._listed()}"
+        )
 
     def _found(self, consumed: int) -> Iterator[tuple[Origin, State]]:
         """Yield valid states at a used budget with their origins."""
