@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.sequential_seeds import InTurn
 from operant.state import clone
 from runtime.tiny import Regression
@@ -98,6 +99,34 @@ def test_the_state_resumes_exactly():
     finish(one, 100)
     finish(two, 100)
     assert all(torch.equal(a.weight, b.weight) for a, b in zip(one.learners, two.learners, strict=True))
+
+
+@pytest.mark.parametrize("loss", [0.1, math.nan])
+def test_a_resumed_learner_that_waits_repeats_its_losses(loss):
+    whole, resumed = (
+        InTurn([Counter(10, **{"losses/policy": loss}), Counter(4, **{"losses/policy": 0.4})], budget=12)
+        for _ in range(2)
+    )
+    for _ in range(2):
+        whole.iterate()
+    state = unflatten(*flatten(clone(whole.state_dict())))
+    assert whole.consumed == 8
+    resumed.load_state_dict(state)
+    expected, report = whole.iterate(), resumed.iterate()
+    assert set(report) == {"losses/value", "losses/policy"}
+    assert all(report[name].numpy().tobytes() == value.numpy().tobytes() for name, value in expected.items())
+    assert set(whole.state_dict()) == {"learners"}, "nothing waits at the end"
+
+
+def test_a_state_of_an_earlier_version_has_no_losses():
+    quick, slow = Counter(10), Counter(4)
+    both = InTurn([quick, slow], budget=12)
+    both.iterate()
+    both.iterate()
+    state = {"learners": both.state_dict()["learners"]}
+    both.load_state_dict(state)
+    assert both.state_dict() == state
+    assert both.iterate() == {}
 
 
 def test_a_state_that_one_rejects_leaves_all_unchanged():

@@ -13,6 +13,9 @@ from operant.state import DeclaredState, State, all_or_nothing
 
 L = TypeVar("L", bound=Learner)
 
+_LAST = "last_losses"
+"""Entry of a state with the losses of learners that wait."""
+
 
 class InTurn(DeclaredState, Generic[L]):
     """A learner of several seeds that iterates one learner per seed in turn.
@@ -47,11 +50,19 @@ class InTurn(DeclaredState, Generic[L]):
             if learner.consumed < self.budget:
                 self._last[position] = report = learner.iterate()
             else:
-                report = {name: self._last[position][name] for name in self._last[position] if name.startswith(LOSSES)}
+                report = _losses(self._last[position])
             reports.append(report)
         names = {name: None for report in reports for name in report}
         whole = [name for name in names if not name.startswith(LOSSES) or all(name in report for report in reports)]
         return {name: _column(name, reports) for name in whole}
+
+    def state_dict(self) -> State:
+        """Return the states of the learners and, while some wait for others, their last losses, `{}` of the others."""
+        state, waits = super().state_dict(), [learner.consumed >= self.budget for learner in self.learners]
+        last = [_losses(report) if waiting else {} for report, waiting in zip(self._last, waits, strict=True)]
+        if all(waits) or not any(last):
+            return state
+        return state | {_LAST: [{name: float(value) for name, value in losses.items()} for losses in last]}
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
@@ -60,9 +71,16 @@ class InTurn(DeclaredState, Generic[L]):
         Raises:
             ValueError: the number of learners differs.
         """
-        if len(state["learners"]) != len(self.learners):
-            raise ValueError(f"the state has {len(state['learners'])} seeds, expected {len(self.learners)}")
-        super().load_state_dict(state)
+        last = state.get(_LAST, [{} for _ in self.learners])  # earlier versions did not save them
+        for count in (len(state["learners"]), len(last)):
+            if count != len(self.learners):
+                raise ValueError(f"the state has {count} seeds, expected {len(self.learners)}")
+        super().load_state_dict({name: part for name, part in state.items() if name != _LAST})
+        self._last = [dict(losses) for losses in last]
+
+
+def _losses(report: Metrics) -> dict[str, Tensor | float]:
+    return {name: value for name, value in report.items() if name.startswith(LOSSES)}
 
 
 def _column(name: str, reports: Sequence[Metrics]) -> Tensor:
