@@ -1,12 +1,15 @@
+from operator import attrgetter
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant.envs import EnvError, GymnasiumEnv, make
+from operant.envs import EnvError, GymnasiumEnv, make, without_episodes
 from operant.mdp import MDP
 from operant.runtime.training import train
+from operant.state import clone
 from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
 from operant.tabular.configs import BaseConfig
 from operant.tabular.learner import Player
@@ -141,6 +144,36 @@ def test_an_environment_resumes_where_it_was():
     with pytest.raises(ValueError, match="must be simulated"):
         made.replace_model(MDP.from_gymnasium("CliffWalking-v1"))
     made.close(), resumed.close()
+
+
+UNFINISHED = {
+    "sarsa": ["pending"],
+    "n-step-sarsa": ["pending", "window.held"],
+    "n-step-td": ["window.held"],
+    "sarsa-lambda": ["pending", "traces.z", "traces.live"],
+    "td-lambda": ["traces.z", "traces.live", "traces.old_value", "traces.moves"],
+    "monte-carlo": ["episode.length"],
+    "monte-carlo-prediction": ["episode.length"],
+}
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_new_episodes_continue_nothing_of_the_old_ones(kind):
+    env = make("CliffWalking-v1", 1, (5,), backend="gymnasium")
+    made = learner_for(kind, env, seeds=(5,), **({"update": "offline"} if kind == "td-lambda" else {}))
+    places = [f"agent.{path}" for path in UNFINISHED[kind]] + ["world.age", "world.total"]
+    unlearned = [attrgetter(place)(made).copy() for place in places]
+    for place in [*places, "world.episodes", "agent.table.q"]:
+        attrgetter(place)(made)[...] = 3
+    state = clone(made.state_dict())
+    made.load_state_dict(state)
+    assert all((attrgetter(place)(made) == 3).all() for place in places)
+    made.load_state_dict(without_episodes(state))
+    for place, begun in zip(places, unlearned, strict=True):
+        np.testing.assert_array_equal(attrgetter(place)(made), begun, place)
+    assert made.world.episodes[0] == 3
+    assert (made.agent.table.q == 3).all()
+    made.close()
 
 
 def test_unsuitable_environments_and_arguments_are_rejected():

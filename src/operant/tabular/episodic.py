@@ -254,6 +254,10 @@ class EpisodicPrediction(Prediction):
         """Double the space for steps if an episode has filled it."""
         self.agent = with_room(self.agent)
 
+    def begin_anew(self) -> None:
+        """Forget the unfinished episodes."""
+        self.agent.episode.length[:] = 0
+
 
 class MonteCarloPrediction(EpisodicPrediction):
     """Monte Carlo prediction (see `Prediction` for the arguments)."""
@@ -297,3 +301,7 @@ class MonteCarlo(TabularLearner):
     def make_room(self) -> None:
         """Double the space for steps if an episode has filled it."""
         self.agent = with_room(self.agent)
+
+    def begin_anew(self) -> None:
+        """Forget the unfinished episodes."""
+        self.agent.episode.length[:] = 0

@@ -9,7 +9,7 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Tree
+from operant.envs.base import BatchEnv, Tree, begins_anew
 from operant.envs.workers import EnvError
 from operant.envs.wrapper import reporting
 from operant.mdp import MDP
@@ -127,8 +127,7 @@ class TabularLearner(DeclaredState):
         self.states, self.actions = self.feasible.shape
         self.rule: Any = self.make_rule(config.rule(self.feasible))
         self.agent: Any = self.make_agent()
-        self._player = Player(self)
-        self._told: list[Mapping[str, Tensor]] = []
+        self._player, self._told = Player(self), list[Mapping[str, Tensor]]()
 
     def make_rule(self, base: Rule) -> Any:
         """Return the kernels' constants: a named tuple with the field `base`."""
@@ -140,6 +139,9 @@ class TabularLearner(DeclaredState):
 
     def make_room(self) -> None:
         """Enlarge full storage, so that waiting seeds can continue; most learners have no such storage."""
+
+    def begin_anew(self) -> None:
+        """Forget the steps of unfinished episodes; most learners store none."""
 
     @property
     def q(self) -> Floats:
@@ -333,7 +335,7 @@ class TabularLearner(DeclaredState):
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Restore a state exactly; an invalid state leaves the learner unchanged.
+        """Restore a state exactly, or with new episodes (`operant.envs.begins_anew`); an invalid one changes nothing.
 
         Raises:
             StateError: if the state belongs to another configuration.
@@ -344,6 +346,9 @@ class TabularLearner(DeclaredState):
         super().load_state_dict({name: part for name, part in state.items() if name != "env"})
         if self.env is not None:
             self.world.state[:] = _array(load_part(self.env, state, "env"))
+            if begins_anew(self.env):
+                self.world.age[:], self.world.total[:] = 0, 0.0
+                self.begin_anew()
 
     def close(self) -> None:
         """Close the environments, if any."""

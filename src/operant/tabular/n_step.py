@@ -85,6 +85,12 @@ class Agent(NamedTuple):
     pending: NDArray[np.int64]
 
 
+def forget(agent: Agent) -> None:
+    """Forget the steps of unfinished episodes, and the pending actions."""
+    agent.window.held[:] = 0
+    agent.pending[:] = -1
+
+
 @compiled
 def update_oldest(rule: HasBase, agent: Agent, i: int, next_value: float) -> None:
     """Update the oldest step of the window by the return so far, and remove it."""
@@ -157,6 +163,10 @@ class NStepTD(Prediction):
         """Return the initial tables."""
         return Agent(self.new_table(), Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))
 
+    def begin_anew(self) -> None:
+        """Empty the windows."""
+        forget(self.agent)
+
 
 class NStepSarsa(TabularLearner):
     """n-step SARSA (see `TabularLearner` for the arguments)."""
@@ -170,3 +180,7 @@ class NStepSarsa(TabularLearner):
         """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))
+
+    def begin_anew(self) -> None:
+        """Empty the windows, and forget the pending actions."""
+        forget(self.agent)

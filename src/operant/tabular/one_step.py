@@ -155,6 +155,10 @@ class OneStep(TabularLearner):
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, np.full(len(self.seeds), -1, np.int64))
 
+    def begin_anew(self) -> None:
+        """Forget the pending actions."""
+        self.agent.pending[:] = -1
+
 
 class QLearning(OneStep):
     """Q-learning (see `TabularLearner` for the arguments)."""

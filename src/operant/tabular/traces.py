@@ -130,6 +130,13 @@ class Agent(NamedTuple):
     pending: NDArray[np.int64]
 
 
+def forget(agent: Agent) -> None:
+    """Set the traces to 0, and forget the updates and actions of unfinished episodes."""
+    for part in (agent.traces.z, agent.traces.live, agent.traces.old_value, agent.traces.moves):
+        part.fill(0)
+    agent.pending[:] = -1
+
+
 @compiled
 def grown(trace: float, kind: int, step_size: float) -> float:
     """Return a decayed trace after a visit to its cell."""
@@ -264,6 +271,10 @@ class TDLambda(Prediction):
         traces = Traces.new(self.seeds, self.states, 1, offline=self.rule.how.offline)
         return Agent(self.new_table(), traces, np.full(len(self.seeds), -1))
 
+    def begin_anew(self) -> None:
+        """Forget the unfinished episodes."""
+        forget(self.agent)
+
 
 class SarsaLambda(TabularLearner):
     """SARSA(λ) (see `TabularLearner` for the arguments)."""
@@ -281,3 +292,7 @@ class SarsaLambda(TabularLearner):
         """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
         return Agent(table, Traces.new(self.seeds, self.states, self.actions), np.full(len(self.seeds), -1))
+
+    def begin_anew(self) -> None:
+        """Forget the unfinished episodes."""
+        forget(self.agent)
