@@ -95,6 +95,18 @@ def test_a_new_timestamp_is_no_change(home):
     run.require_inputs()
 
 
+def test_a_renamed_folder_within_an_input_is_a_change(home):
+    (home / "model" / "train").mkdir()
+    (home / "model" / "train" / "rows").write_text("1")
+    run = make("run", model="model")
+    run.require_inputs()
+    (home / "model" / "train").rename(home / "model" / "test")
+    assert changes(run.facts()["inputs"], run.path) == [f"model {home / 'model'} has changed"]
+    (home / "model" / "test").rename(home / "model" / "train")
+    earlier = [record | {"stamp": "of an earlier version"} for record in run.facts()["inputs"]]
+    assert not changes(earlier, run.path)
+
+
 def test_inputs_that_moved_with_the_run_are_found(home, tmp_path):
     run = make("runs/one", dataset="data.jsonl", rewards=("reward.py:score",))
     moved = tmp_path / "elsewhere"

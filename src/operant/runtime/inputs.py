@@ -240,9 +240,10 @@ def stamp(path: Path) -> str:
     If it is unchanged, the contents need not be read.
     """
     hashed = hashlib.sha256()
-    for file in _files(path) if path.is_dir() else [path]:
-        status = file.stat()
-        hashed.update(f"{file.name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
+    folder, files = (path, _files(path)) if path.is_dir() else (path.parent, [path])
+    for file in files:
+        status, name = file.stat(), file.relative_to(folder).as_posix()
+        hashed.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
     for record in _inputs_of(path):
         inner = locate(record, path)
         hashed.update((stamp(inner) if inner.exists() else "missing").encode())
