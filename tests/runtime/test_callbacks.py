@@ -204,6 +204,19 @@ def test_an_error_of_training_is_reported_without_an_outcome(make_run, monkeypat
     assert listener.told("end") == [None]
 
 
+def test_an_interrupt_at_the_start_of_a_callback_is_raised(make_run):
+    class Interrupted(Callback):
+        background = False
+
+        def on_start(self, run):
+            raise KeyboardInterrupt
+
+    listener = Listener()
+    with pytest.raises(KeyboardInterrupt):
+        quiet(make_run(), Interrupted(), listener)
+    assert not listener.heard
+
+
 def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
     release = threading.Event()
 

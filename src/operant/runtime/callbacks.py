@@ -229,6 +229,8 @@ class _Threaded(_Member):
         return False  # it does not override `should_stop`
 
     def close(self) -> None:
+        if self._thread.ident is None:  # the user interrupted the start of an earlier callback
+            return
         self._thread.join(self.callback.patience)
         if self._thread.is_alive():
             logger.warning(
