@@ -68,6 +68,19 @@ def test_a_reward_of_nan_or_inf_is_reported_once(reward, said, scripted, caplog,
     assert f"OperantTestScripted-v0: the reward is {said} (environment 0, 1 steps after reset(seed=" in text
 
 
+def test_each_of_two_runs_in_a_process_reports_a_finding(caplog):
+    def find():
+        RewardCheck("Task-v0")(np.array([np.inf]), str)
+
+    with saying_once():
+        find()
+        with saying_once():
+            find()
+            find()
+        find()
+    assert len(caplog.records) == 2
+
+
 def test_finite_rewards_whose_sum_overflows_are_left_alone(caplog):
     check = RewardCheck("Task-v0")
     check(np.full(2, 1.7e308), str)

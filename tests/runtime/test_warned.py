@@ -1,6 +1,7 @@
 import logging
 import subprocess
 import sys
+import threading
 import warnings
 
 import gymnasium
@@ -8,7 +9,7 @@ import numpy as np
 
 from operant import api
 from operant.runtime.metrics import read_records
-from operant.runtime.warned import keeping
+from operant.runtime.warned import bound, keeping
 
 logger = logging.getLogger("operant.runtime.somewhere")
 
@@ -23,15 +24,61 @@ def test_warnings_are_kept_and_shown(tmp_path):
         show = warnings.showwarning
         with keeping() as keeper:
             logger.warning("early %d", 1)
-            with keeping(tmp_path / "other") as inner:
-                assert inner is keeper
             keeper.attach(tmp_path)
+            with keeping(tmp_path) as inner:
+                assert inner is keeper
             logger.info("no warning")
             warnings.warn("late", RuntimeWarning, stacklevel=1)
         assert warnings.showwarning is show
     assert [str(one.message) for one in shown] == ["late"]
     logger.warning("too late")
     assert texts(tmp_path) == [("operant.runtime.somewhere", "early 1"), ("RuntimeWarning", "late")]
+
+
+def test_warnings_of_one_run_are_not_those_of_another(tmp_path):
+    def train_b():
+        with keeping(tmp_path / "b"):
+            logger.warning("of b")
+            warnings.warn("of b", RuntimeWarning, stacklevel=1)
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    with warnings.catch_warnings(record=True), keeping(tmp_path / "a"):
+        warnings.simplefilter("always")
+        for call in (train_b, bound(lambda: logger.warning("of a's worker")), lambda: logger.warning("of a thread")):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+        with keeping() as keeper:
+            logger.warning("of c")
+            keeper.attach(tmp_path / "c")
+        logger.warning("of a")
+    assert [text for _, text in texts(tmp_path / "a")] == ["of a's worker", "of a thread", "of a"]
+    assert texts(tmp_path / "b") == [("operant.runtime.somewhere", "of b"), ("RuntimeWarning", "of b")]
+    assert [text for _, text in texts(tmp_path / "c")] == ["of c"]
+
+
+def test_a_thread_without_a_run_warns_all_of_them(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    operant = logging.getLogger("operant")
+    both, handlers = threading.Barrier(3), list(operant.handlers)
+
+    def run(folder):
+        folder.mkdir()
+        with keeping(folder):
+            both.wait(60)
+            both.wait(60)
+
+    threads = [threading.Thread(target=run, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    both.wait(60)
+    logger.warning("whose?")
+    both.wait(60)
+    for thread in threads:
+        thread.join()
+    assert [[text for _, text in texts(folder)] for folder in folders] == [["whose?"]] * 2
+    assert operant.handlers == handlers
 
 
 def test_without_warnings_there_is_no_file(tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _REPEATING = (logger, logging.getLogger("operant.envs.registry"), logging.getLogger("operant.envs.spaces"))
 """Loggers whose warnings are repeated whenever the same environments are created."""
+
+_said: ContextVar[set[tuple[Any, ...]] | None] = ContextVar("said", default=None)
 
 _TRUSTED = ("gymnasium.", "operant.", "ale_py.")
 """Prefixes of entry points that are not checked: those of Gymnasium and operant."""
@@ -45,6 +48,8 @@ def saying_once(*more: logging.Logger) -> Generator[None]:
     said: set[tuple[Any, ...]] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
+        if (own := _said.get()) is not None and own is not said:
+            return True  # of another run in this process
         finding = (record.msg, *record.args[:2]) if isinstance(record.args, tuple) else (record.msg,)
         new = finding not in said
         said.add(finding)
@@ -52,9 +57,11 @@ def saying_once(*more: logging.Logger) -> Generator[None]:
 
     for repeating in (*_REPEATING, *more):
         repeating.addFilter(is_new)
+    token = _said.set(said)
     try:
         yield
     finally:
+        _said.reset(token)
         for repeating in (*_REPEATING, *more):
             repeating.removeFilter(is_new)
 

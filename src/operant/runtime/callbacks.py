@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from operant import doors
 from operant.runtime.outcome import Outcome
 from operant.runtime.run import Run
+from operant.runtime.warned import bound
 
 logger = logging.getLogger(__name__)
 
@@ -207,12 +208,14 @@ class _Threaded(_Member):
         super().__init__(callback)
         self._events: queue.Queue[tuple[Any, ...]] = queue.Queue(WAITING)
         self._lost = 0
-        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def tell(self, event: str, *arguments: Any) -> None:
         last = event == "on_end"
         if event == "on_start":
-            self._thread.start()
+            thread = threading.Thread(target=bound(self._work), name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
         try:
             self._events.put((event, *arguments), block=last, timeout=self.callback.patience)
         except queue.Full:
@@ -229,7 +232,7 @@ class _Threaded(_Member):
         return False  # it does not override `should_stop`
 
     def close(self) -> None:
-        if self._thread.ident is None:  # the user interrupted the start of an earlier callback
+        if self._thread is None:  # the user interrupted the start of an earlier callback
             return
         self._thread.join(self.callback.patience)
         if self._thread.is_alive():
