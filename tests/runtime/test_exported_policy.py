@@ -33,6 +33,9 @@ def test_an_observation_that_does_not_exist_is_rejected(kind, tmp_path):
     for state in (1, 5):
         with pytest.raises(ValueError, match=f"observations must lie between 2 and 4, got {state}"):
             policy.predict(state)
+    assert policy.predict(np.float32(3.0)) == policy.predict(3)
+    with pytest.raises(ValueError, match=r"observations must be whole numbers, got 2\.5"):
+        policy.predict(2.5)
     for given in ("three", None):
         with pytest.raises(ValueError, match=f"observations must be numbers, got {given!r}"):
             policy.predict(given)

@@ -66,7 +66,7 @@ class Policy:
         """Return the actions for observations `[N, ...]`, in the action space."""
         action, tensors = self.facts["action"], self.tensors
         if self.facts["kind"] == "table":
-            states = _within(observations.astype(np.int64), self.facts["observation"]["start"], len(tensors["actions"]))
+            states = _within(observations, self.facts["observation"]["start"], len(tensors["actions"]))
             chosen = tensors["actions"][states]
         else:
             chosen = self._chosen(self._outputs(self._seen(observations)))
@@ -82,7 +82,7 @@ class Policy:
         """Return the network's inputs for observations, vectors `[N, D]`."""
         facts, tensors = self.facts["observation"], self.tensors
         if "sizes" in facts:
-            columns = observations.reshape(len(observations), -1).astype(np.int64).T
+            columns = observations.reshape(len(observations), -1).T
             parts = [
                 np.eye(size, dtype=np.float32)[_within(column, start, size)]
                 for column, start, size in zip(columns, facts["starts"], facts["sizes"], strict=True)
@@ -117,9 +117,16 @@ class Policy:
 
 
 def _within(numbers: Any, start: int, size: int) -> Any:
-    """Return numbers counted from `start` as indices from 0; negative ones would count from the end of a table."""
+    """Return whole numbers counted from `start` as indices from 0; negative ones would count from the end of a table.
+
+    Raises:
+        ValueError: a number is not whole, or outside of the space.
+    """
+    broken = numbers % 1 != 0
+    if broken.any():
+        raise ValueError(f"observations must be whole numbers, got {numbers[broken][0]}")
     outside = (numbers < start) | (numbers >= start + size)
     if outside.any():
         last = start + size - 1
         raise ValueError(f"observations must lie between {start} and {last}, got {numbers[outside][0]}")
-    return numbers - start
+    return numbers.astype(np.int64) - start

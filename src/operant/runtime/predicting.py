@@ -156,7 +156,7 @@ class Predictor:
         if not isinstance(space, spaces.Discrete) and not is_multi_discrete(space):
             return
         given, size = np.asarray(observations), space.n if isinstance(space, spaces.Discrete) else space.nvec
-        inside = (given >= space.start) & (given < space.start + size)
+        inside = (given >= space.start) & (given < space.start + size) & (given % 1 == 0)
         if not inside.all():
             raise ValueError(f"observations of {self._task} must be members of {space}, got {given[~inside][0]}")
 
