@@ -1,5 +1,6 @@
 """Asynchronous and real-time value iteration: back up the states that greedy trajectories visit (Barto et al. 1995)."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -9,50 +10,31 @@ from operant.mdp.bellman_kernels import Rows, Vectors, best_action, compiled
 from operant.mdp.iteration import Iteration
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
+from operant.mdp.random import StreamStates, stream_states, uniform
 from operant.mdp.solution import Solution
 
-__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "random_state", "return_bound"]
+__all__ = ["PURPOSES", "asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "return_bound"]
+
+Order = Literal["real-time", "random"]
+PURPOSES: Mapping[Order, str] = {"real-time": "trajectories", "random": "order of backups"}
+"""Purpose of the random numbers of each order."""
 
 LONGEST = 1_000
 """Maximum length of a trajectory."""
 
 
-def random_state(seed: int) -> NDArray[np.uint64]:
-    """Return the state of the random numbers of this module, `[1]`.
-
-    Raises:
-        ValueError: if the seed is negative, or too large for 64 bits.
-    """
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}, expected 0 to {2**64 - 1}")
-    return np.array([seed], np.uint64)
-
-
 @compiled
-def _uniform(state: NDArray[np.uint64]) -> float:
-    """Return a number in [0, 1) and advance `state`, `[1]` of uint64, by splitmix64 (Steele et al. 2014)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return np.float64(z >> np.uint64(11)) * 2.0**-53
-
-
-@compiled
-def follow_greedy(
-    rows: Rows, vectors: Vectors, starts: NDArray[np.float64], state: NDArray[np.uint64], count: int
-) -> int:
-    """Back up states along greedy trajectories, at least `count` times; return how often."""
+def follow_greedy(rows: Rows, vectors: Vectors, starts: NDArray[np.float64], rng: StreamStates, count: int) -> int:
+    """Back up states along greedy trajectories by the stream `rng`, `[1]`, at least `count` times; return how often."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
     while backups < count:
-        s = min(np.searchsorted(starts, _uniform(state), side="right"), values.size - 1)
+        s = min(np.searchsorted(starts, uniform(rng, 0), side="right"), values.size - 1)
         for _ in range(length):
             best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
             values[s] = best
             backups += 1
-            left, k, following = _uniform(state), s * rows.actions + policy[s], -1
+            left, k, following = uniform(rng, 0), s * rows.actions + policy[s], -1
             for j in range(rows.indptr[k], rows.indptr[k + 1]):
                 left -= rows.probabilities[j]
                 if left < 0:
@@ -65,11 +47,11 @@ def follow_greedy(
 
 
 @compiled
-def back_up_at_random(rows: Rows, vectors: Vectors, state: NDArray[np.uint64], count: int) -> None:
-    """Back up uniformly sampled states, in place."""
+def back_up_at_random(rows: Rows, vectors: Vectors, rng: StreamStates, count: int) -> None:
+    """Back up states sampled uniformly by the stream `rng`, `[1]`, in place."""
     values, policy = vectors.values, vectors.policy
     for _ in range(count):
-        s = np.int64(_uniform(state) * values.size)
+        s = np.int64(uniform(rng, 0) * values.size)
         best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
         if policy[s] >= 0:
             values[s] = best
@@ -81,7 +63,7 @@ def asynchronous_value_iteration(
     gamma: float,
     tolerance: float = 1e-6,
     max_iterations: int = 100_000,
-    order: Literal["real-time", "random"] = "real-time",
+    order: Order = "real-time",
     seed: int = 0,
     threads: int | None = None,
 ) -> Solution:
@@ -113,13 +95,13 @@ def asynchronous_value_iteration(
     problem = solver.problem
     if problem.discounted:
         solver.values = problem.start(np.full(mdp.states, return_bound(mdp, problem)))
-    state, starts = random_state(seed), np.cumsum(mdp.start)
+    rng, starts = stream_states([seed], PURPOSES[order]), np.cumsum(mdp.start)
     for _ in solver.rounds():
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         if order == "random":
-            back_up_at_random(problem.rows, vectors, state, mdp.states)
+            back_up_at_random(problem.rows, vectors, rng, mdp.states)
         else:
-            follow_greedy(problem.rows, vectors, starts, state, mdp.states)
+            follow_greedy(problem.rows, vectors, starts, rng, mdp.states)
         solver.back_up()
         if solver.finished:
             break

@@ -16,7 +16,8 @@ from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem
-from operant.mdp.rtdp import back_up_at_random, follow_greedy, random_state, return_bound
+from operant.mdp.random import StreamStates, stream_states
+from operant.mdp.rtdp import PURPOSES, back_up_at_random, follow_greedy, return_bound
 from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
 from operant.mdp.undiscounted import check_chain_ends, proper_policy, proper_start
 
@@ -98,7 +99,8 @@ def steps(
     if method == "prioritized-sweeping":
         return _prioritized(mdp, problem, threshold, backups)
     if method in ("real-time", "random-order"):
-        return _asynchronous(mdp, problem, threshold, random_state(seed), real_time=method == "real-time")
+        rng = stream_states([seed], PURPOSES["real-time" if method == "real-time" else "random"])
+        return _asynchronous(mdp, problem, threshold, rng, real_time=method == "real-time")
     name = "jacobi" if method == "value-iteration" else method
     rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
     found = sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations)
@@ -205,7 +207,7 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
 
 
 def _asynchronous(
-    mdp: MDP, problem: Problem, threshold: float, state: NDArray[np.uint64], *, real_time: bool
+    mdp: MDP, problem: Problem, threshold: float, rng: StreamStates, *, real_time: bool
 ) -> Iterator[Step]:
     """Make at least as many backups as states, along greedy trajectories or at random, then a full sweep."""
     if problem.discounted:
@@ -218,9 +220,9 @@ def _asynchronous(
         out = np.empty_like(values)
         vectors = Vectors(values, out, policy, problem.margin(values))
         if real_time:
-            count += follow_greedy(problem.rows, vectors, starts, state, mdp.states)
+            count += follow_greedy(problem.rows, vectors, starts, rng, mdp.states)
         else:
-            back_up_at_random(problem.rows, vectors, state, mdp.states)
+            back_up_at_random(problem.rows, vectors, rng, mdp.states)
             count += mdp.states
         yield Step(values.copy(), policy.copy(), residual, "backups", count)
         low, high = problem.improve(values, out, policy)
