@@ -390,6 +390,16 @@ def test_extra_tensors_that_are_not_always_there_are_an_error():
         Collector(env, seeds=2).collect(3, act_row)
 
 
+def test_extra_tensors_of_a_step_in_the_middle_alone_are_an_error():
+    class Middle(Scripted):
+        def step(self, actions):
+            step = super().step(actions)
+            return step._replace(extras={"bonus": step.reward}) if self.time == 2 else step
+
+    with pytest.raises(ValueError, match=r"must have extras\['bonus'\] with 4 rows, but 1 of 3 steps"):
+        Collector(Middle(no_ends(3, 4), no_ends(3, 4)), seeds=2).collect(3, act_row)
+
+
 def test_extra_tensors_need_one_row_for_each_environment():
     class Short(Scripted):
         def step(self, actions):

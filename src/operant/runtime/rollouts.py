@@ -181,7 +181,7 @@ def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 def has_extras(steps: Sequence[Step]) -> bool:
     """Return whether any step has extra tensors."""
-    return steps[0].extras is not None or steps[-1].extras is not None
+    return any(step.extras is not None for step in steps)
 
 
 def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:

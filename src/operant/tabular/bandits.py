@@ -206,7 +206,7 @@ class BanditLearner(Resumable):
     A subclass defines its kernel `run(arms, pulls, rule, steps)`, in which every seed pulls `steps` arms.
 
     Args:
-        config: configuration of the strategy; `steps` are the pulls of one iteration.
+        config: configuration of the strategy; `steps_per_iteration` are the pulls of one iteration.
         arms: the problems.
         seeds: one non-negative integer per problem; each has its own random streams.
         budget: pulls per seed; the last iteration is shortened accordingly.
@@ -319,9 +319,10 @@ class BanditLearner(Resumable):
         return lai_robbins(self.arms)
 
     def iterate(self) -> Metrics:
-        """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms.
+        """Pull `config.steps_per_iteration` arms of every seed, and report their metrics.
 
-        The regret is that of all pulls so far, and is reported with the Lai-Robbins bound `C ln T`.
+        These are the regret, the mean reward and the share of best arms. The regret is that of all pulls so far, and is
+        reported with the Lai-Robbins bound `C ln T`.
         """
         steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         self.kernel()(self.arms, self.pulls, self.rule, steps)

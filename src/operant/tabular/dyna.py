@@ -2,10 +2,10 @@
 
 Sutton 1990 ("Integrated architectures", ICML); Sutton and Barto 2018, sections 8.2 and 8.3.
 
-A model stores the last outcome of each action in each state. After every real step, `planning` stored transitions are
-sampled and learned from. Dyna-Q+ adds `κ sqrt(τ)` to the stored reward of an action last tried τ steps ago, and also
-samples untried actions of visited states (modeled as self-transitions with reward 0), so it detects changes of the
-environment.
+A model stores the last outcome of each action in each state. After every real step, `planning_steps` stored
+transitions are sampled and learned from. Dyna-Q+ adds `κ sqrt(τ)` to the stored reward of an action last tried τ steps
+ago, and also samples untried actions of visited states (modeled as self-transitions with reward 0), so it detects
+changes of the environment.
 
 What differs: ties are broken at random; an episode cut by a time limit bootstraps from its true last state. As in the
 book, the model stores only the last outcome, so in a stochastic environment planning learns from a single sample

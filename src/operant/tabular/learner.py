@@ -186,7 +186,7 @@ class TabularLearner(DeclaredState):
         return self.probabilities(every, exploring=exploring)
 
     def iterate(self) -> Metrics:
-        """Act and learn for `config.steps` environment steps of every seed."""
+        """Act and learn for `config.steps_per_iteration` environment steps of every seed."""
         steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         if self.model is None:
             self._step(steps)

@@ -9,7 +9,7 @@ They differ in the value of the next state:
 Watkins and Dayan 1992 (Q-learning), Rummery and Niranjan 1994 (SARSA), van Seijen et al. 2009 (Expected SARSA).
 
 What differs: ties are broken at random; an episode cut by a time limit bootstraps from the value of its true last
-state (Pardo et al. 2018, arXiv:1712.00378); `bonus` adds a reward for rarely tried actions.
+state (Pardo et al. 2018, arXiv:1712.00378); `bonus_coef` adds a reward for rarely tried actions.
 """
 
 from collections.abc import Mapping
