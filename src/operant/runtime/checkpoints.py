@@ -39,12 +39,22 @@ logger = logging.getLogger(__name__)
 SCHEMA = 1
 """Version of the format. Later versions keep the manifest's `schema_version` and `digest`."""
 
-_NAME = re.compile(r"step_(\d{12,})")
+_NAME = re.compile(r"step_\d{12,}")
 _UNEXAMINED = re.compile(r"/(statistics|env/obs)(/|$)")
 _FILES = ("state.safetensors", "state.json")
 _MARGIN = 1 << 20
 _REPLACED = ".replaced"
 """Suffix of a checkpoint that another one of the same budget is about to replace."""
+
+
+def folder_name(consumed: int) -> str:
+    """Return the name of the folder of a checkpoint after a consumed budget."""
+    return f"step_{consumed:012d}"
+
+
+def consumed_of(path: Path) -> int:
+    """Return the consumed budget in the name of a checkpoint's folder (see `Checkpoints.paths`)."""
+    return int(path.name.removeprefix("step_"))
 
 
 class CheckpointError(Exception):
@@ -93,7 +103,7 @@ class Checkpoints:
         contents = _Contents.of(structure, tensors, self._segments.unchanged(marked))
         fault = non_finite(contents.tensors())
         parent = self.folder if fault is None else self.quarantine
-        target = parent / f"step_{consumed:012d}"
+        target = parent / folder_name(consumed)
         if fault is None and not replace and self._is_good(target):
             return target
         for folder in (self.folder, parent):  # never the folder of a run, which was moved or removed if it is missing
@@ -165,7 +175,7 @@ class Checkpoints:
     def drop(self, after: int = -1) -> None:
         """Remove the checkpoints after a consumed budget. The caller must hold the run's lock."""
         for path in self.paths():
-            if int(path.name.removeprefix("step_")) > after:
+            if consumed_of(path) > after:
                 _remove(path)
         self._retire_segments()
 
@@ -320,8 +330,7 @@ def load(path: Path) -> State:
 
 def _steps(folder: Path) -> list[Path]:
     """Return the checkpoint folders in `folder`, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("step_*") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)), key=consumed_of)
 
 
 def _replace(target: Path, new: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from operant import catalog
 from operant.runtime import locks, sessions
+from operant.runtime.checkpoints import consumed_of
 from operant.runtime.comparison import different_settings, evaluations
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
@@ -101,7 +102,7 @@ def entry_of(run: Run) -> Entry:
         ValueError: the algorithm is unknown.
     """
     facts, settings, scored = run.facts(), run.settings, evaluations(run)
-    steps = [int(path.name.removeprefix("step_")) for path in run.checkpoints.paths()]
+    steps = [consumed_of(path) for path in run.checkpoints.paths()]
     last: dict[str, Any] = facts["sessions"][-1] if facts["sessions"] else {}
     state = sessions.MERGED if sessions.MERGED in facts["resolved"] else sessions.described(facts["sessions"])[0]
     if state == sessions.UNFINISHED and is_held(run):

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor
 
-from operant.runtime.checkpoints import CheckpointError, load, verify
+from operant.runtime.checkpoints import CheckpointError, consumed_of, folder_name, load, verify
 from operant.runtime.encoding import digest, flatten, size_in_bytes, unflatten
 from operant.runtime.history import hashes
 from operant.runtime.learner import Learner
@@ -140,7 +139,7 @@ class TimeTravel:
     @property
     def end(self) -> int:
         """Budget used by the run so far, the latest valid target."""
-        checkpoints = [_consumed(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
+        checkpoints = [consumed_of(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
         records = [last_record(path) or {} for path in (self._run.metrics_path, self._run.evaluations_path)]
         return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
 
@@ -223,7 +222,7 @@ class TimeTravel:
     def _known(self) -> set[int]:
         """Return the used budgets of states that can be loaded."""
         paths = [*self._run.history.paths(), *self._run.checkpoints.paths()]
-        return {*self._snapshots, *map(_consumed, paths), *([] if self._start is None else [0])}
+        return {*self._snapshots, *map(consumed_of, paths), *([] if self._start is None else [0])}
 
     def _begin(self, target: int) -> None:
         """Load the nearest state that is not later than `target`, and store its origin.
@@ -257,7 +256,7 @@ class TimeTravel:
         if consumed in self._snapshots:
             yield "memory", self._snapshots.state(consumed)
         for checkpoints in (self._run.history, self._run.checkpoints):
-            path = checkpoints.folder / f"step_{consumed:012d}"
+            path = checkpoints.folder / folder_name(consumed)
             with suppress(CheckpointError):
                 verify(path)
                 yield "checkpoint", load(path)
@@ -310,7 +309,7 @@ class TimeTravel:
 
     def _listed(self) -> str:
         """Return the used budgets of stored states as text."""
-        paths = {*map(_consumed, [*self._run.history.paths(), *self._run.checkpoints.paths()])}
+        paths = {*map(consumed_of, [*self._run.history.paths(), *self._run.checkpoints.paths()])}
         return ", ".join(map(str, sorted(paths))) or "none"
 
 
@@ -326,7 +325,3 @@ def _budgets(run: Run) -> list[tuple[int, int]]:
         start = int(session.get("from", 0))
         known = [pair for pair in known if pair[0] < start] + [(start, int(session.get("budget", own)))]
     return known[::-1] or [(0, own)]
-
-
-def _consumed(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
