@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, EndlessError, Features, Step, Tree, reporting
-from operant.runtime.metrics_window import LOST
+from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN
 from operant.runtime.rollouts import Act, Rollout, has_extras, info_metrics, stack_extras
 
 _SYNC_EVERY = 32
@@ -102,9 +102,9 @@ class Episodes:
             final_obs=torch.stack([self._shape(result.final_obs) for result in results]),
             valid=live.view(shape),
             metrics={
-                "rollout/episode_return": totals.sum(1) / episodes,
-                "rollout/episode_length": counts.sum(1) / episodes,
-                "rollout/episodes": episodes,
+                RETURN: totals.sum(1) / episodes,
+                LENGTH: counts.sum(1) / episodes,
+                EPISODES: episodes,
             },
             extras=stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         )

@@ -105,10 +105,8 @@ class Guard:
         for name in [name for name in names if self._streaks[name].max() > 1][:1]:
             streak = self._streaks[name]
             logger.warning(
-                "%s%s: %s in each of the last %d iterations: look for NaN or Inf in rewards and observations",
-                name,
-                f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
-                "updates were skipped" if name == SKIPPED else "was NaN or Inf",
+                "%s in each of the last %d iterations: look for NaN or Inf in rewards and observations",
+                _fault(name, streak),
                 int(streak.max()),
             )
 
@@ -120,13 +118,17 @@ class Guard:
         for invalid, present in zip(bad, known, strict=True):
             streak = np.where(present, (streak + 1) * invalid, streak)
             if streak.max() >= self._patience:
-                seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
-                what = "updates were skipped" if name == SKIPPED else "was NaN or Inf"
                 raise NonFiniteError(
-                    f"{name}{seed}: {what} in {self._patience} iterations in a row; "
+                    f"{_fault(name, streak)} in {self._patience} iterations in a row; "
                     "lower the learning rate, or look for NaN or Inf in rewards and observations"
                 )
         self._streaks[name] = streak
+
+
+def _fault(name: str, streak: NDArray[np.int64]) -> str:
+    """Return the metric, the seed with its longest streak, and its fault, as text."""
+    seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
+    return f"{name}{seed}: {'updates were skipped' if name == SKIPPED else 'was NaN or Inf'}"
 
 
 class SkipWatch:

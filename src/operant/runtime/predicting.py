@@ -99,7 +99,7 @@ class Predictor:
         rows = rows or 1
         read = self._read(_stacked(observations) if single else observations, rows)
         self._require_sound(read)
-        obs = seen(self._for_all(read), self._wrappers)
+        obs = seen(for_seeds(read, self._seeds), self._wrappers)
         if memory is not None and not single and len(memory) != rows:
             raise ValueError(
                 f"memory has {len(memory)} rows, but there are {rows} observations: one row per observation is needed"
@@ -108,7 +108,7 @@ class Predictor:
         with torch.no_grad():
             actions, after = self._policy.act(
                 obs,
-                None if before is None else self._for_all(before.to(self._device)),
+                None if before is None else for_seeds(before.to(self._device), self._seeds),
                 noise(rows) if noise else None,
             )
         if memory is not None and after is None:
@@ -180,10 +180,6 @@ class Predictor:
             observations = np.stack([self._wrapper.observation(row) for row in batch])
         return self._format.read(observations)
 
-    def _for_all(self, tree: Tree) -> Tree:
-        """Expand a tree of `[N, ...]` to `[S, N, ...]`, equal for all seeds."""
-        return map_tree(tree, lambda part: part.expand(self._seeds, *part.shape))
-
     def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert the policy's actions `[N, ...]` to members of the action space."""
         chosen = self._write(actions)
@@ -204,6 +200,11 @@ def holding(wrappers: Sequence[Wrapper], task: str) -> list[Wrapper]:
                 "use an evaluation, which plays whole episodes, or change observations in Wrapper.observation only"
             )
     return found
+
+
+def for_seeds(tree: Tree, seeds: int) -> Tree:
+    """Expand a tree of `[N, ...]` to `[S, N, ...]`, equal for all S seeds."""
+    return map_tree(tree, lambda part: part.expand(seeds, *part.shape))
 
 
 def seen(obs: Tree, wrappers: Sequence[Wrapper]) -> Tree:

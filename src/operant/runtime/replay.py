@@ -260,13 +260,13 @@ class Replay:
             newer = (self.added - 1 - slots.flatten()) % self.length
             rewards, discounts, last = self._windows(rewards, discounts, places, following, newer)
         return Transitions(
-            obs=self._at("obs", places),
-            actions=self._at("actions", places),
+            obs=self._at("obs", places, index.shape),
+            actions=self._at("actions", places, index.shape),
             rewards=rewards.view(self.seeds, -1),
-            next_obs=self._at("next_obs", last),
-            terminated=self._at("terminated", last),
+            next_obs=self._at("next_obs", last, index.shape),
+            terminated=self._at("terminated", last, index.shape),
             discounts=discounts.view(self.seeds, -1),
-            weights=self._at("valid", places).to(rewards.dtype) if self._gaps else None,
+            weights=self._at("valid", places, index.shape).to(rewards.dtype) if self._gaps else None,
             index=index,
         )
 
@@ -352,13 +352,12 @@ class Replay:
     def look(self, name: str, slots: Tensor, columns: Tensor) -> Tensor:
         """Return a field at slots `[..., S, M]` of the environments `columns` from `columns()`."""
         places = slots * (self.seeds * self.rows) + columns
-        flat = self._flat[name]
-        held = flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])
-        return held if self.frames is None or name not in {"obs", "next_obs"} else self.frames.take(held)
+        return self._at(name, places.flatten(), places.shape)
 
-    def _at(self, name: str, places: Tensor) -> Tensor:
+    def _at(self, name: str, places: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a field at flat `places`, `[*shape, ...]`."""
         flat = self._flat[name]
-        held = flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
+        held = flat.index_select(0, places).view(*shape, *flat.shape[1:])
         return held if self.frames is None or name not in {"obs", "next_obs"} else self.frames.take(held)
 
     def state_dict(self) -> State:

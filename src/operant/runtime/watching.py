@@ -17,7 +17,7 @@ from operant import streams
 from operant.envs import GymnasiumEnv, Tree, Wrapper
 from operant.envs.registry import make_single, specified
 from operant.runtime.learner import Policy
-from operant.runtime.predicting import first_leaf, holding, seen
+from operant.runtime.predicting import first_leaf, for_seeds, holding, seen
 
 Frame = NDArray[np.uint8]
 """An image `[height, width, 3]`."""
@@ -188,7 +188,7 @@ class Stage:
         obs, memory = self._env.reset(), None
         score, reward, steps, terminated, ended = 0.0, 0.0, 0, False, False
         while True:
-            known = seen(self._for_all(obs), self._wrappers)
+            known = seen(for_seeds(obs, self._count), self._wrappers)
             told = {} if ended or self._describe is None else self._own(self._describe(known, memory))
             frame = self._frame()
             # At the end of an episode the action is ignored, and only computed if another episode follows.
@@ -232,12 +232,6 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _for_all(self, obs: Tree) -> Tree:
-        """Expand an observation `[1, ...]` to `[S, 1, ...]`, the same for every seed."""
-        if isinstance(obs, Mapping):
-            return {key: self._for_all(part) for key, part in obs.items()}
-        return obs.expand(self._count, *obs.shape)
 
     def _frame(self) -> Frame | None:
         """Return the rendered frame; None with a window or without rendering."""
