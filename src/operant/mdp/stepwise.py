@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.bellman_kernels import Vectors
 from operant.mdp.evaluation import chain_of
+from operant.mdp.heap import Heap
 from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem
 from operant.mdp.random import StreamStates, stream_states
 from operant.mdp.rtdp import PURPOSES, back_up_at_random, follow_greedy, return_bound
-from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
+from operant.mdp.sweeping import drain, fill, predecessors_of
 from operant.mdp.undiscounted import check_chain_ends, proper_policy, proper_start
 
 Floats = NDArray[np.float64]
@@ -192,17 +193,17 @@ def _prioritized(mdp: MDP, problem: Problem, threshold: float, backups: int) -> 
         values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
     else:
         values, policy, _ = proper_start(mdp, problem)
-    heap, predecessors = Heap.empty(mdp.states), predecessors_of(problem.rows, mdp.states)
+    heap, predecessors = Heap.new(1, mdp.states), predecessors_of(problem.rows, mdp.states)
     vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
-    size, count, scratch = fill(problem.rows, vectors, heap, threshold), 0, policy.copy()
+    fill(problem.rows, vectors, heap, threshold)
+    count, scratch = 0, policy.copy()
     stillness = _Stillness(problem, 0.0, PATIENCE * max(1, mdp.states // backups))
     while True:
-        backed_up, size = drain(problem.rows, vectors, predecessors, heap, size, threshold, backups)
-        count += backed_up
+        count += drain(problem.rows, vectors, predecessors, heap, threshold, backups)
         low, high = problem.improve(values, vectors.out, scratch)
         residual = max(-low, high, 0.0)
         yield Step(values.copy(), policy.copy(), residual, "backups", count)
-        if not size or stillness.reached(residual, values):
+        if not heap.queued[0] or stillness.reached(residual, values):
             return
 
 

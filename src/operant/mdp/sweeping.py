@@ -1,37 +1,19 @@
 """Prioritized sweeping: backups in order of priority (Moore and Atkeson 1993)."""
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.bellman_kernels import Rows, Vectors, best_action, compiled
+from operant.mdp.heap import Heap, pop, push
 from operant.mdp.iteration import Iteration
 from operant.mdp.model import MDP
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded
 from operant.mdp.validation import check_count
 
-__all__ = ["Heap", "Predecessors", "drain", "fill", "predecessors_of", "prioritized_sweeping"]
-
-
-class Heap(NamedTuple):
-    """States by priority.
-
-    Attributes:
-        order: `[S]`, a binary heap of states: no state has a higher priority than its parent.
-        positions: `[S]`, position of each state in it, or -1.
-        priorities: `[S]`.
-    """
-
-    order: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    priorities: NDArray[np.float64]
-
-    @classmethod
-    def empty(cls, states: int) -> Self:
-        """Return an empty heap."""
-        return cls(np.empty(states, np.int64), np.full(states, -1), np.zeros(states))
+__all__ = ["Predecessors", "drain", "fill", "predecessors_of", "prioritized_sweeping"]
 
 
 class Predecessors(NamedTuple):
@@ -43,89 +25,37 @@ class Predecessors(NamedTuple):
 
 
 @compiled
-def _rise(heap: Heap, i: int) -> None:
-    """Sift up the state at position `i`."""
-    s = heap.order[i]
-    while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
-        heap.order[i] = heap.order[(i - 1) // 2]
-        heap.positions[heap.order[i]] = i
-        i = (i - 1) // 2
-    heap.order[i] = s
-    heap.positions[s] = i
-
-
-@compiled
-def _sink(heap: Heap, size: int) -> None:
-    """Sift down the first state."""
-    s, i = heap.order[0], 0
-    while 2 * i + 1 < size:
-        child = 2 * i + 1
-        if child + 1 < size and heap.priorities[heap.order[child + 1]] > heap.priorities[heap.order[child]]:
-            child += 1
-        if heap.priorities[heap.order[child]] <= heap.priorities[s]:
-            break
-        heap.order[i] = heap.order[child]
-        heap.positions[heap.order[i]] = i
-        i = child
-    heap.order[i] = s
-    heap.positions[s] = i
-
-
-@compiled
-def _raise(heap: Heap, size: int, s: int, priority: float) -> int:
-    """Raise the priority of a state on the heap; return the heap's size."""
-    heap.priorities[s] = priority
-    if heap.positions[s] < 0:
-        heap.order[size] = s
-        heap.positions[s] = size
-        size += 1
-    _rise(heap, heap.positions[s])
-    return size
-
-
-@compiled
-def _pop(heap: Heap, size: int) -> int:
-    """Remove the state with the highest priority from the heap."""
-    s = heap.order[0]
-    heap.positions[s] = -1
-    heap.priorities[s] = 0.0
-    if size > 1:
-        heap.order[0] = heap.order[size - 1]
-        _sink(heap, size - 1)
-    return s
-
-
-@compiled
-def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> int:
-    """Fill an empty heap with all states that a backup changes by more than the threshold; return their number."""
-    values, policy, size = vectors.values, vectors.policy, 0
+def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> None:
+    """Fill an empty heap with all states that a backup changes by more than the threshold."""
+    values, policy = vectors.values, vectors.policy
     for s in range(values.size):
         best, action = best_action(rows, s, values, policy[s], vectors.margin)
         if action >= 0 and abs(best - values[s]) > threshold:
-            size = _raise(heap, size, s, abs(best - values[s]))
-    return size
+            push(heap, 0, s, abs(best - values[s]))
 
 
 @compiled
 def drain(  # noqa: PLR0917
-    rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, size: int, threshold: float, limit: int
-) -> tuple[int, int]:
-    """Back up the state with the highest priority until none is above the threshold; return backups and states left."""
+    rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, threshold: float, limit: int
+) -> int:
+    """Back up the state with the highest priority until none is above the threshold; return the number of backups."""
     values, policy = vectors.values, vectors.policy
     for backups in range(limit):
-        if size == 0:
-            return backups, size
-        s = _pop(heap, size)
-        size -= 1
+        if heap.queued[0] == 0:
+            return backups
+        s = pop(heap, 0)
+        heap.priority[0, s] = 0.0
         best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
         change = rows.gamma * abs(best - values[s])
         values[s] = best
         for j in range(predecessors.begins[s], predecessors.begins[s + 1]):
             t: int = predecessors.states[j]
-            heap.priorities[t] += predecessors.weights[j] * change
-            if heap.priorities[t] > threshold:
-                size = _raise(heap, size, t, heap.priorities[t])
-    return limit, size
+            priority = heap.priority[0, t] + predecessors.weights[j] * change
+            if priority > threshold:
+                push(heap, 0, t, priority)
+            else:
+                heap.priority[0, t] = priority
+    return limit
 
 
 def prioritized_sweeping(
@@ -162,11 +92,11 @@ def prioritized_sweeping(
     problem, predecessors = solver.problem, predecessors_of(solver.problem.rows, mdp.states)
     threshold = tolerance / (4 * problem.stretch)
     while True:
-        heap = Heap.empty(mdp.states)
+        heap = Heap.new(1, mdp.states)
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         most = min(limit - solver.count, 1_000 * mdp.states)
-        size = fill(problem.rows, vectors, heap, threshold)
-        solver.count += drain(problem.rows, vectors, predecessors, heap, size, threshold, most)[0]
+        fill(problem.rows, vectors, heap, threshold)
+        solver.count += drain(problem.rows, vectors, predecessors, heap, threshold, most)
         solver.back_up()
         if solver.finished:
             return solver.conclude("prioritized-sweeping")

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.mdp.heap import Heap, pop, push
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt, UnitFloat
 from operant.tabular.acting import Cell, Rule, Table, epsilon_greedy, tick
 from operant.tabular.configs import ExploringConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
-from operant.tabular.heap import Heap, pop, push
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.tabular.heap import Heap, pop, push
+from operant.mdp.heap import Heap, pop, push
 
 CELLS = 12
 

@@ -1,11 +1,13 @@
-"""A priority queue of table cells per seed for use in kernels: a binary heap with the positions of the cells."""
+"""A priority queue of cells, or states, per seed for use in kernels: a binary heap with the positions of the cells."""
 
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.tabular.numba_config import compiled
+from operant.mdp.bellman_kernels import compiled
+
+__all__ = ["Heap", "pop", "push"]
 
 
 class Heap(NamedTuple):
@@ -13,7 +15,7 @@ class Heap(NamedTuple):
 
     Attributes:
         cells: `[S, n]`, the heap; no cell has a higher priority than its parent, `(k - 1) // 2`.
-        priority: `[S, n]`, priority of each cell.
+        priority: `[S, n]`, priority of each cell, which only `push` may change while it is queued.
         place: `[S, n]`, position of each cell in the heap; -1 if not queued.
         queued: `[S]`, number of queued cells.
     """
