@@ -82,6 +82,27 @@ def test_an_answer_comes_in_parts_and_is_the_same_after_it_was_lost(folder, monk
     assert expected["tokens"] <= 40
 
 
+def test_an_answer_whose_sampling_fails_is_sampled_again(folder, monkeypatch):
+    given = {"model": "words", "prompt": "abc", "before": [], "max_tokens": 40}
+    expected = whole(folder, "abc", max_tokens=40)
+    chat._open.clear()
+    monkeypatch.setattr(chat, "MOMENT", 0.0)
+    start = chat.answer(folder, **given)
+    (writing,) = chat._open.values()
+    sample = writing._pieces
+
+    def failing():
+        yield next(sample)
+        raise RuntimeError("out of memory")
+
+    writing._pieces = failing()
+    assert len(chat.answer(folder, **given)["text"]) > len(start["text"])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        chat.answer(folder, **given)
+    assert chat.answer(folder, **given) == start
+    assert whole(folder, "abc", max_tokens=40) == expected
+
+
 def test_a_call_is_short(folder, monkeypatch):
     whole(folder, "a", max_tokens=1)
     monkeypatch.setattr(chat, "MOMENT", 0.02)

@@ -99,7 +99,11 @@ def answer(  # noqa: PLR0917 - by name, from JSON
         conversation = Conversation(speaker, sampling, seed=seed, messages=_messages(before))
         writing = _Writing(speaker, conversation, prompt)
     if not writing.complete:
-        writing.write(MOMENT)  # not stored if it raises
+        try:
+            writing.write(MOMENT)
+        except BaseException:
+            _open.pop(key, None)  # its iterator has ended, so that the answer would seem complete
+            raise
     _open[key] = writing
     _open.move_to_end(key)
     _forget()
