@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from operant.web.folders import DEPTH, folder_of, hidden_in, names_of
+from operant.web.folders import DEPTH, folder_of, hidden_in, names_of, searched
 from operant.web.workers import NotFoundError
 from web.folders import make_run  # type: ignore[import-not-found]
 
@@ -25,6 +25,11 @@ def test_runs_are_found_by_name(runs):
     assert sorted(names_of(runs)) == ["a/b/three", "one", "set/two"]
     for name in names_of(runs):
         assert folder_of(runs, name) == runs / name
+
+
+def test_runs_are_searched_in_folders_without_a_run(runs):
+    assert list(searched(runs)) == ["", "a", "set", "a/b"]
+    assert list(searched(runs / "missing")) == [""]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 import asyncio
 import json
+import os
+import threading
 
 import pytest
 from starlette.requests import Request
 
 from operant.web import live
+from operant.web.curves import Columns
 from operant.web.live import Streams, event, offsets_of, whole_bytes
 from web.folders import make_run  # type: ignore[import-not-found]
 
@@ -54,6 +57,49 @@ def test_bytes_of_whole_lines(tmp_path):
     for text, expected in (("", 0), ("ab", 0), ("ab\n", 3), ("ab\nc", 3), ("ab\ncd\n", 6), ("x\n" + "y" * 200_000, 2)):
         path.write_text(text, encoding="utf-8")
         assert whole_bytes(path) == expected
+
+
+def test_only_the_end_of_a_file_is_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "MOST_TAIL", 100_000)
+    path = tmp_path / "file"
+    for text, expected in (("ab\n" + "x" * 99_999, 3), ("ab\n" + "x" * 100_000, 0)):
+        path.write_text(text, encoding="utf-8")
+        assert whole_bytes(path) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_does_not_block(run):
+    run.metrics_path.unlink()
+    os.mkfifo(run.metrics_path)
+    found = []
+
+    def follow():
+        found.append(whole_bytes(run.metrics_path))
+        found.append(Columns().read(run.metrics_path, ["a"]).consumed)
+
+    reader = threading.Thread(target=follow, daemon=True)  # opening a pipe waits until another process writes to it
+    reader.start()
+    reader.join(5)
+    assert found == [0, []]
+
+
+def test_a_slow_file_system_does_not_stop_the_server(run, monkeypatch):
+    opened = threading.Event()
+
+    def slow(path):
+        return 1 if opened.wait(timeout=20) else 0
+
+    monkeypatch.setattr(live, "whole_bytes", slow)
+
+    async def follow():
+        response = await Streams(run.path.parent).answer(asked("runs=one&file=metrics"))
+        waiting = asyncio.ensure_future(news(response, 1))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        opened.set()
+        return await waiting
+
+    assert asyncio.run(follow())[0]["id"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -128,16 +174,35 @@ def test_a_reconnected_page_receives_only_new_events(run):
     assert asyncio.run(resumed("nonsense"))
 
 
-def test_the_list_of_runs_changes(run):
+@pytest.mark.parametrize("name", ["two", "set/two", "a/b/two", "a/two", "a/c/two"])
+def test_the_list_of_runs_changes(run, name):
+    make_run(run.path.parent / "a" / "b" / "zero", [[0.1]])
+
     async def follow():
         response = await Streams(run.path.parent).answer(asked("runs=one&file=metrics"))
         iterator = response.body_iterator
         await anext(iterator)
         await anext(iterator)
-        make_run(run.path.parent / "two", [[0.1]])
-        return read(await anext(iterator))
+        make_run(run.path.parent / name, [[0.1]])
+        return read(await asyncio.wait_for(anext(iterator), 5))
 
     assert asyncio.run(follow())["event"] == "list"
+
+
+def test_a_folder_of_runs_that_is_created_later(tmp_path):
+    async def follow():
+        response = await Streams(tmp_path / "runs").answer(asked("runs=&file=metrics"))
+        iterator = response.body_iterator
+        await anext(iterator)
+        found = [await anext(iterator)]
+        for name in ("set/one", "set/two"):
+            make_run(tmp_path / "runs" / name, [[0.1]])
+            found.append(await asyncio.wait_for(anext(iterator), 5))
+        return found
+
+    first, *rest = asyncio.run(follow())
+    assert read(first)["id"] == ""
+    assert [read(each)["event"] for each in rest] == ["list", "list"]
 
 
 def test_a_silent_stream_shows_that_it_is_alive(run, monkeypatch):

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.files import require_regular
 from operant.runtime.metrics import used_budget
 
 MOST_POINTS = 500
@@ -52,11 +53,12 @@ class Columns:
         """Return columns of the records with the first field; empty without a file.
 
         Args:
-            path: JSON Lines file with one object per line.
+            path: JSON Lines file with one object per line; other than regular files count as missing.
             names: names of the fields.
         """
         key = path, tuple(names)
         try:
+            require_regular(path)
             file = path.open("rb")
         except OSError:
             self._kept.pop(key, None)

@@ -7,6 +7,7 @@ through symbolic links, do not exist.
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 from operant.web.workers import NotFoundError
@@ -22,27 +23,41 @@ RUN = ("config.toml",)
 
 def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
     """Yield names of folders that contain one of `files`; folders below a found one are skipped."""
-    count, level = 0, [""]
+    return islice(chain.from_iterable(found for _, found in _levels(runs, files)), MOST_RUNS)
+
+
+def searched(runs: Path) -> Iterator[str]:
+    """Yield the names of the folders in which `names_of` searches runs, the first of which is empty: `runs` itself.
+
+    Adding or deleting the folder of a run changes the modification time of one of them.
+    """
+    return (parent for parent, _ in _levels(runs, RUN))
+
+
+def _levels(runs: Path, files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield folders without a run, level by level, with the names of the folders in each that have one of `files`."""
+    level = [""]
     for _ in range(DEPTH):
         below: list[str] = []
         for parent in level:
-            try:
-                entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-                    continue
-                name = f"{parent}/{entry.name}" if parent else entry.name
-                if not any((runs / name / file).is_file() for file in files):
-                    if not (runs / name / RUN[0]).is_file():
-                        below.append(name)
-                    continue
-                yield name
-                count += 1
-                if count >= MOST_RUNS:
-                    return
+            found: list[str] = []
+            for name in _folders_in(runs, parent):
+                if any((runs / name / file).is_file() for file in files):
+                    found.append(name)
+                elif not (runs / name / RUN[0]).is_file():
+                    below.append(name)
+            yield parent, found
         level = below
+
+
+def _folders_in(runs: Path, parent: str) -> list[str]:
+    """Return the sorted names of folders in a folder, relative to that of the runs."""
+    try:
+        entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    names = [entry.name for entry in entries if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+    return [f"{parent}/{name}" if parent else name for name in names]
 
 
 def hidden_in(runs: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from operant.web.folders import folder_of
+from operant.runtime.files import require_regular
+from operant.web.folders import folder_of, searched
 from operant.web.workers import NotFoundError
 
 MOST_STREAMS = 64
@@ -28,6 +30,10 @@ SILENCE = 15.0
 """Seconds without events after which a comment keeps the connection alive, and detects closed pages."""
 FILES: Mapping[str, str] = {"metrics": "metrics.jsonl", "evaluations": "eval/evaluations.jsonl"}
 """Names of files that can be followed."""
+MOST_TAIL = 1 << 20
+"""Maximum size in bytes of the end of a file in which the last complete line is searched."""
+MOST_FOLDERS = 1000
+"""Maximum number of folders that are checked for new runs."""
 _TAIL = 1 << 16
 
 
@@ -58,7 +64,7 @@ class Streams:
             message = f"file must be one of {', '.join(FILES)}, and runs at most {MOST_FILES} names\n"
             return PlainTextResponse(message, 400)
         try:
-            folders = [folder_of(self._runs, name) for name in names]
+            folders = await asyncio.to_thread(lambda: [folder_of(self._runs, name) for name in names])
         except NotFoundError as error:
             return PlainTextResponse(f"{error}\n", 404)
         if self.open >= MOST_STREAMS:
@@ -69,26 +75,52 @@ class Streams:
 
     async def _events(self, folders: Sequence[Path], file: str, known: list[int] | None) -> AsyncIterator[bytes]:
         """Yield an event when the files have new complete lines, and when the list of runs may have changed."""
-        listed, silent = self._listing(folders), 0.0
+        listing, silent = await asyncio.to_thread(_Listing, self._runs, folders), 0.0
+
+        def poll() -> tuple[list[int], bool]:
+            return [whole_bytes(folder / file) for folder in folders], listing.has_changed()
+
         yield b"retry: 2000\n\n"
         while not self._ended:
-            found = [whole_bytes(folder / file) for folder in folders]
-            now = self._listing(folders)
-            if now != listed:
+            found, is_changed = await asyncio.to_thread(poll)  # the file system may be slow
+            if is_changed:
                 yield b"event: list\ndata: {}\n\n"
             if found != known:
                 yield event(found)
-            elif now == listed:
+            elif not is_changed:
                 silent += SECONDS
                 if silent >= SILENCE:
                     yield b":\n\n"
                     silent = 0.0
-            known, listed = found, now
+            known = found
             await asyncio.sleep(SECONDS)
 
-    def _listing(self, folders: Sequence[Path]) -> list[int]:
-        """Return a value that changes when runs are added or deleted, or when training starts or ends."""
-        return [_changed(self._runs), *(_changed(folder / "run.json") for folder in folders)]
+
+class _Listing:
+    """Times of changes of the folders in which runs are searched, and of the states of some runs.
+
+    Args:
+        runs: folder of runs.
+        folders: folders of the runs whose states matter.
+    """
+
+    def __init__(self, runs: Path, folders: Sequence[Path]) -> None:
+        self._runs, self._states = runs, [folder / "run.json" for folder in folders]
+        self._read()
+
+    def _read(self) -> None:
+        self._searched = [self._runs / name for name in islice(searched(self._runs), MOST_FOLDERS)]
+        self._times = self._now()
+
+    def _now(self) -> list[int]:
+        return [_changed(path) for path in (*self._searched, *self._states)]
+
+    def has_changed(self) -> bool:
+        """Return whether runs were added or deleted, or training started or ended, since the last call."""
+        if self._now() == self._times:
+            return False
+        self._read()
+        return True
 
 
 class _Stream(StreamingResponse):
@@ -120,13 +152,17 @@ def offsets_of(text: str, count: int) -> list[int] | None:
 
 
 def whole_bytes(path: Path) -> int:
-    """Return the size of the complete lines of a file in bytes; 0 if it does not exist."""
+    """Return the size of the complete lines of a file in bytes.
+
+    It is 0 if there is no regular file, or if the incomplete line at its end has more than `MOST_TAIL` bytes.
+    """
     try:
+        require_regular(path)
         with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            end = size
-            while end > 0:
-                begin = max(0, end - _TAIL)
+            end = file.seek(0, os.SEEK_END)
+            least = max(0, end - MOST_TAIL)
+            while end > least:
+                begin = max(least, end - _TAIL)
                 file.seek(begin)
                 place = file.read(end - begin).rfind(b"\n")
                 if place >= 0:
