@@ -207,6 +207,24 @@ def test_no_file_but_media_is_served(folder, name):
     assert runs.medium(folder, "first", "film.mp4")["path"].endswith("first/media/film.mp4")
 
 
+def test_media_behind_a_link_are_not_served(folder, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "private.png").write_bytes(b"image")
+    media = folder / "first" / "media"
+    media.rename(folder / "first" / "moved")
+    try:
+        media.symlink_to(tmp_path / "photos")
+        assert runs.show(folder, "first")["media"] == []
+        with pytest.raises(NotFoundError):
+            runs.medium(folder, "first", "private.png")
+        media.unlink()
+        media.symlink_to("moved")
+        assert runs.medium(folder, "first", "film.mp4")["path"].endswith("first/media/film.mp4")
+    finally:
+        media.unlink()
+        (folder / "first" / "moved").rename(media)
+
+
 def test_a_run_of_another_version_cannot_be_compared(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "runs")
     file = tmp_path / "runs" / "first" / "config.toml"

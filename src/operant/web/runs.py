@@ -271,9 +271,12 @@ def _metrics(path: Path) -> list[str]:
 
 
 def _media(path: Path) -> list[dict[str, Any]]:
-    """Return the images and videos of a run, the newest first."""
+    """Return the images and videos of a run, the newest first; symbolic links do not lead outside of its folder."""
+    folder = path / "media"
+    if not folder.resolve().is_relative_to(path.resolve()):
+        return []
     try:
-        entries = [entry for entry in os.scandir(path / "media") if entry.is_file(follow_symlinks=False)]
+        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
     kept = [entry for entry in entries if Path(entry.name).suffix in MEDIA and NAME.fullmatch(entry.name)]
