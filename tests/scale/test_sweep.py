@@ -1,5 +1,8 @@
 """Grids: their cells with names and commands, and retries."""
 
+import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -122,6 +125,33 @@ def test_nothing_begins_after_a_stop(tmp_path):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("place", ["report", "start"])
+def test_an_error_leaves_no_process_behind(tmp_path, monkeypatch, place):
+    """The first cell ends, the second one sleeps, and an error occurs in the report of the first or the third start."""
+    sweep, started = Sweep(tmp_path / "one", GIVEN), []
+
+    def start(_):
+        if len(started) == 2:
+            raise OSError("start")
+        seconds = 60 if started else 0
+        started.append(subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"]))
+        return started[-1]
+
+    def report(*_):
+        if place == "report":
+            raise OSError("report")
+
+    monkeypatch.setattr(sweep, "_start", start)
+    try:
+        with pytest.raises(OSError, match=place):
+            sweep.run(workers=2, attempts=1, report=report, interrupted=lambda: False)
+        assert [process.returncode for process in started] == [0, -signal.SIGTERM]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -152,6 +182,8 @@ def test_invalid_grids_are_rejected(given, message):
     [
         ({"grid": {"step_size": [0.1, 0.2, 0.10]}}, r"\[grid\] step_size has the value 0\.1 twice"),
         ({"grid": {"steps": [1, 2, 1.0]}}, r"\[grid\] steps has the value 1\.0 twice"),
+        ({"algorithm": ["sarsa", "ppo", "sarsa"]}, "algorithm has the value 'sarsa' twice, which would train the same"),
+        ({"task": ["A-v0", "A-v0"]}, "task has the value 'A-v0' twice, which would train the same cell twice"),
         ({"grid": {"gamma": [0.9, 0.8]}}, r"gamma is in \[grid\] and in \[config\]"),
     ],
 )

@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -80,7 +81,7 @@ class Grid:
         """Create a grid from the tables of a TOML file.
 
         Raises:
-            ValueError: a key is missing or unknown, or has a value of the wrong type.
+            ValueError: a key is missing or unknown, has a value of the wrong type, or names a value twice.
         """
         known = {"algorithm", "task", "seeds", "budget", "preset", "grid", "settings", "config"}
         if unknown := sorted(given.keys() - known):
@@ -94,10 +95,7 @@ class Grid:
         if wrong := [name for name, options in values.items() if not isinstance(options, list) or not options]:
             raise ValueError(f"[grid] {wrong[0]} must be a list of values, got {values[wrong[0]]!r}")
         for name, options in values.items():
-            if equal := [value for place, value in enumerate(options) if _among(value, options[:place])]:
-                raise ValueError(
-                    f"[grid] {name} has the value {equal[0]!r} twice, which would train the same cell twice"
-                )
+            _require_distinct(f"[grid] {name}", options)
         if both := [name for name in values if name in given.get("config", {})]:
             raise ValueError(f"{both[0]} is in [grid] and in [config]: keep it in one of them")
         settings = dict(given.get("settings", {}))
@@ -128,6 +126,11 @@ class Grid:
             yield name, algorithm, task, own
 
 
+def _require_distinct(key: str, options: Sequence[Any]) -> None:
+    if equal := [value for place, value in enumerate(options) if _among(value, options[:place])]:
+        raise ValueError(f"{key} has the value {equal[0]!r} twice, which would train the same cell twice")
+
+
 def _among(value: Any, others: Sequence[Any]) -> bool:
     """Return whether a value of TOML is among others; numbers of different types may be equal, but not to booleans."""
     return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in others)
@@ -148,6 +151,7 @@ def _several(key: str, given: Any) -> tuple[str, ...]:
     names = tuple(cast(Sequence[Any], given)) if isinstance(given, list | tuple) else (given,)
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key} must be one or more names, such as {_EXAMPLES[key]}, got {given!r}")
+    _require_distinct(key, names)
     return names
 
 
@@ -201,6 +205,15 @@ class Cell:
         if self._run is None:
             return self.words
         return ("resume", str(self.path), "--progress", "silent")
+
+
+def _end(processes: Sequence[Process]) -> None:
+    """Terminate processes and wait for them, also if an error of one occurs."""
+    with ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.wait)
+        for process in processes:  # called first
+            stack.callback(process.terminate)
 
 
 class Sweep:
@@ -336,21 +349,21 @@ class Sweep:
                 ended(cell, attempt, execute(cell.command))
             return not interrupted()
         running: list[tuple[Cell, int, Process]] = []
-        while waiting or running:
-            if interrupted():
-                for _, _, process in running:
-                    process.terminate()
-                for cell, attempt, process in running:
-                    ended(cell, attempt, process.wait())
-                return False
-            while waiting and len(running) < workers:
-                cell, attempt = waiting.pop(0)
-                running.append((cell, attempt, self._start(cell)))
-            time.sleep(WAIT)
-            for found in [each for each in running if each[2].poll() is not None]:
-                running.remove(found)
-                ended(found[0], found[1], found[2].wait())
-        return True
+        try:
+            while (waiting or running) and not interrupted():
+                while waiting and len(running) < workers:
+                    cell, attempt = waiting.pop(0)
+                    running.append((cell, attempt, self._start(cell)))
+                time.sleep(WAIT)
+                for found in [each for each in running if each[2].poll() is not None]:
+                    running.remove(found)
+                    ended(found[0], found[1], found[2].wait())
+        finally:
+            _end([process for _, _, process in running])
+        is_complete = not waiting and not running
+        for cell, attempt, process in running:
+            ended(cell, attempt, process.wait())
+        return is_complete
 
     def _start(self, cell: Cell) -> Process:
         """Start the process of a cell, with its output in a log file."""
