@@ -142,6 +142,47 @@ def service(tmp_path):
     found.close()
 
 
+def test_a_computation_that_times_out_is_an_error(service):
+    def work():
+        raise TimeoutError("the reward model does not respond")
+
+    client = TestClient(tinker_server.make_app(service, KEY), headers={"X-Api-Key": KEY})
+    request = {"request_id": service.submit(work)}
+    answer = client.post("/api/v1/retrieve_future", json=request).json()
+    assert answer == {"error": "TimeoutError: the reward model does not respond", "category": "server"}
+
+
+def test_an_unfinished_computation_is_to_be_asked_for_again(service, monkeypatch):
+    monkeypatch.setattr(tinker_server, "WAIT", 0.01)
+    ready = threading.Event()
+    client = TestClient(tinker_server.make_app(service, KEY), headers={"X-Api-Key": KEY})
+    request = {"request_id": service.submit(lambda: {"ready": ready.wait(20)})}
+    assert client.post("/api/v1/retrieve_future", json=request).json()["type"] == "try_again"
+    ready.set()
+    service.result(request["request_id"]).result()
+    for _ in range(2):
+        assert client.post("/api/v1/retrieve_future", json=request).json() == {"ready": True}
+
+
+@pytest.mark.parametrize("count", [0, 4097])
+def test_the_number_of_samples_of_a_request_is_bounded(service, count):
+    client = TestClient(tinker_server.make_app(service, KEY), headers={"X-Api-Key": KEY})
+    body = {"prompt": {"chunks": [{"tokens": [1]}]}, "sampling_params": {"max_tokens": 1}, "num_samples": count}
+    answer = client.post("/api/v1/asample", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"] == f"ValueError: num_samples must be from 1 to 4096, got {count}"
+
+
+def test_a_server_that_fails_closes_its_service(service):
+    def announce(_):
+        raise BrokenPipeError("closed")
+
+    with pytest.raises(BrokenPipeError):
+        tinker_server.serve(service, host="127.0.0.1", port=0, key=KEY, announce=announce)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        service.submit(int)
+
+
 def new_model(api, session):
     given = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 2}}
     return api._create_model(given)["model_id"]

@@ -4,9 +4,11 @@ The SDK leaves sockets to the garbage collector, which pytest would report as fa
 """
 
 import math
+import os
 import sys
 import tempfile
 
+import httpx2 as httpx
 import pytest
 import tinker
 from tinker import types
@@ -60,12 +62,23 @@ def prompts_of_one_seed_get_different_answers(remote):
     assert remote.sample(asked[0][:1], *asked[1:], seed=5) == found[:1]
 
 
+def status_of(model):
+    """Return the status of the service's answer about a model."""
+    head = {"X-Api-Key": os.environ["TINKER_API_KEY"]}
+    return httpx.post(f"{sys.argv[1]}/api/v1/get_info", json={"model_id": model}, headers=head).status_code
+
+
 def a_saved_state_continues(remote):
     step(remote)
     path = remote.save_state("half")
     after = step(remote)[1].loss
+    former = remote._client.get_info().model_id
+    with pytest.raises(tinker.RequestFailedError, match="has no saved state"):
+        remote.load_state(path + "s")
+    assert status_of(former) == 200
     remote.load_state(path)
     assert step(remote)[1].loss == pytest.approx(after, rel=1e-6)
+    assert status_of(former) == 404, "a model that was replaced stays in memory"
     remote.load_state(path, optimizer=False)
     path = remote.save_state("half")
     with pytest.raises(tinker.RequestFailedError, match="already exists"):

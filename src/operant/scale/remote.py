@@ -34,7 +34,8 @@ class RemoteTrainer:
     def __init__(
         self, address: str | None, model: str | None, *, lora_r: int = 0, seed: int = 0, key: str | None = None
     ) -> None:
-        self._service = tinker.ServiceClient(base_url=address, api_key=key)
+        self._given: dict[str, Any] = {"base_url": address, "api_key": key}
+        self._service = tinker.ServiceClient(**self._given)
         self._client = self._service.create_lora_training_client(
             base_model=model or self._only_model(address, key), rank=lora_r or DEFAULT_RANK, seed=seed
         ).result()
@@ -83,15 +84,23 @@ class RemoteTrainer:
         return self._client.save_state(name, overwrite=overwrite).result().path
 
     def load_state(self, path: str, *, optimizer: bool = True) -> None:
-        """See `Trainer`."""
-        self._sampler = None
-        service = self._service
+        """See `Trainer`.
+
+        The model of the state is new. It has its own session, since the end of a session is what releases a model.
+        """
+        service = tinker.ServiceClient(**self._given)
         create = (
             service.create_training_client_from_state_with_optimizer
             if optimizer
             else service.create_training_client_from_state
         )
-        self._client = create(path).result()
+        try:
+            client = create(path).result()
+        except BaseException:
+            service.close("errored").result()
+            raise
+        self._service.close("success").result()
+        self._service, self._client, self._sampler = service, client, None
 
     def close(self) -> None:
         """See `Trainer`."""

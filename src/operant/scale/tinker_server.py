@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from typing import Any
 
 import uvicorn
@@ -37,6 +38,8 @@ MOST_ANSWERS = 10_000
 """Maximum requests whose answers are kept, for clients that lost the answer and send the request again."""
 MOST_SAMPLERS = 10_000
 """Maximum sampling sessions; the one whose last use was earliest is dropped first."""
+MOST_SAMPLES = 4096
+"""Maximum number of completions of a request."""
 SILENCE = 24 * 3600.0
 """Seconds without a heartbeat after which the models of a session are released, when another session starts or sends
 one; the SDK sends one every few seconds."""
@@ -321,6 +324,8 @@ class Api:
         address = body.get("model_path") if session is None else self._sampler(session)
         require_absent(body, NOT_SAMPLED)
         count = int(body.get("num_samples", 1))
+        if not 1 <= count <= MOST_SAMPLES:
+            raise ValueError(f"num_samples must be from 1 to {MOST_SAMPLES}, got {count}")
         prompt = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
         context = self._service.context
         room = None if context is None else context - len(prompt)
@@ -347,18 +352,18 @@ class Api:
     async def _retrieve(self, request: Request) -> Response:
         name = json.loads(await read_body(request))["request_id"]
         found: Future[Any] = self._service.result(name)
-        try:
-            result = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(found)), WAIT)
-        except TimeoutError:
+        with suppress(Exception):  # those of the computation, such as TimeoutError, follow below
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(found)), WAIT)
+        if not found.done():
             return JSONResponse({"type": "try_again", "request_id": name, "queue_state": "active"})
+        self._service.mark_fetched(name)
+        try:
+            result = found.result()
         except (LookupError, TypeError, ValueError) as error:
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "user"})
         except Exception as error:  # an error of a model must not end the service
             logger.exception("a request failed")
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
-        finally:
-            if found.done():
-                self._service.mark_fetched(name)
         if isinstance(result, Forward):
             return Response(loss_message(result), media_type=CONTENT_TYPE)
         if isinstance(result, Answer):
@@ -384,7 +389,7 @@ def make_app(service: Service, key: str) -> Starlette:
 
 
 def serve(service: Service, *, host: str, port: int, key: str, announce: Callable[[str], None]) -> None:
-    """Serve a service until Ctrl-C or SIGTERM.
+    """Serve a service until Ctrl-C or SIGTERM, and close it.
 
     Args:
         service: models and their queue of work.
@@ -396,15 +401,13 @@ def serve(service: Service, *, host: str, port: int, key: str, announce: Callabl
     Raises:
         ValueError: the port is in use or not permitted, or the host is not an address of this machine.
     """
-    listening = listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    config = uvicorn.Config(
-        make_app(service, key), access_log=False, log_level="warning", server_header=False, ws="none"
-    )
-    announce(f"http://{shown}:{listening.getsockname()[1]}")
-    with listening:
+    with closing(service), listen(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        config = uvicorn.Config(
+            make_app(service, key), access_log=False, log_level="warning", server_header=False, ws="none"
+        )
+        announce(f"http://{shown}:{listening.getsockname()[1]}")
         asyncio.run(Server(config).serve(sockets=[listening]))
-    service.close()
 
 
 def _error(status: int, text: str) -> Response:
