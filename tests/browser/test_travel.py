@@ -212,7 +212,7 @@ AGAIN = """async () => {
     window.fetch = (_, { body }) => new Promise((resolve) => waiting.push(() => {
         const { start } = JSON.parse(body);
         const scenes = Array.from({ length: 40 }, (_, i) => ({ ...same, step: start + i, ended: start + i === 119 }));
-        resolve(new Response(JSON.stringify({ away: false, rate: 30, scenes })));
+        resolve(new Response(JSON.stringify({ away: false, rate: 30, ended: start === 80, scenes })));
     }));
     const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
     const theater = new Theater({ run: "lake", changed() {}, placed() {}, away() {}, fail(error) { throw error; } });

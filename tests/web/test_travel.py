@@ -7,7 +7,9 @@ import pytest
 from operant import api
 from operant.build import reassemble
 from operant.runtime.encoding import digest
-from operant.runtime.run import Run
+from operant.runtime.run import Run, RunError
+from operant.runtime.trained import Trained
+from operant.runtime.watching import Stage
 from operant.web import travel
 from operant.web.images import SIGNATURE
 from operant.web.workers import NotFoundError
@@ -106,8 +108,68 @@ def test_the_policy_of_the_update_plays(runs):
     assert first["action"] == [float(np.argmax(first["told"]["probabilities"]))]
     assert unpacked(first["frame"], "u1").tobytes().startswith(SIGNATURE)
     assert scenes[-1]["told"] == {}
-    again = travel.scenes(runs, "ppo", 768, seed_index=1, start=3)["scenes"]
+    again = []
+    while not again:
+        again = travel.scenes(runs, "ppo", 768, seed_index=1, start=3)["scenes"]
     assert again[0] == scenes[3]
+
+
+def test_repeated_steps_have_a_time_limit(runs, monkeypatch):
+    go(runs, "ppo", 768)
+    whole, is_end = [], False
+    while not is_end:
+        answer = travel.scenes(runs, "ppo", 768, start=len(whole))
+        whole, is_end = whole + answer["scenes"], answer["ended"]
+    assert whole[-1]["ended"]
+    monkeypatch.setattr(travel, "MOMENT", 0.0)
+    travel._open.stop()
+    answers = [travel.scenes(runs, "ppo", 768, start=4) for _ in range(6)]
+    assert [len(answer["scenes"]) for answer in answers] == [0, 0, 0, 0, 1, 0]
+    assert answers[4]["scenes"] == whole[4:5]
+    assert not any(answer["ended"] for answer in answers)
+    monkeypatch.setattr(travel, "MOMENT", 20.0)
+    after = travel.scenes(runs, "ppo", 768, start=len(whole))
+    assert (after["scenes"], after["ended"]) == ([], True)
+
+
+def test_an_environment_without_frames_is_closed(runs, monkeypatch):
+    closed = []
+
+    class Dark(Stage):
+        def check(self):
+            raise ValueError("render() returns no image")
+
+        def close(self):
+            super().close()
+            closed.append(self)
+
+    go(runs, "lake", 1000)
+    monkeypatch.setattr(travel, "Stage", Dark)
+    travel._open.stop()
+    assert travel.scenes(runs, "lake", 1000)["scenes"][0]["frame"] is None
+    assert len(closed) == 1
+    travel._open.stop()
+    assert len(closed) == 2
+
+
+def test_a_run_that_cannot_be_recomputed_is_closed(runs, monkeypatch):
+    closed = []
+
+    class Kept(Trained):
+        def close(self):
+            super().close()
+            closed.append(self)
+
+    def fail(*_):
+        raise RunError("no history")
+
+    travel.opened(runs / "walk").close()
+    monkeypatch.setattr(travel, "_open", None)
+    monkeypatch.setattr(travel, "Trained", Kept)
+    monkeypatch.setattr(travel, "TimeTravel", fail)
+    with pytest.raises(RunError, match="no history"):
+        travel.opened(runs / "lake")
+    assert len(closed) == 1
 
 
 def test_sampled_episodes_are_repeatable(runs):

@@ -8,7 +8,7 @@ import base64
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,8 +50,11 @@ class _Open:
         if problem := foreign(path, tables["settings"], tables["config"]):
             raise RunError(problem)
         run = Run.open(path, {})
-        self.trained = Trained(run, reassemble(run, remote_code=False))
-        self.travel = TimeTravel(run, self.trained.experiment.learner)
+        with ExitStack() as stack:
+            self.trained = Trained(run, reassemble(run, remote_code=False))
+            stack.callback(self.trained.close)
+            self.travel = TimeTravel(run, self.trained.experiment.learner)
+            stack.pop_all()
         self._is_table = run.entry.package == "tabular"
         self.confirmed: int | None = None
         self._walk: tuple[tuple[Way, int], Iterator[int]] | None = None
@@ -87,14 +90,15 @@ class _Open:
             yield from self.travel.confirm()
             self.confirmed = later
 
-    def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[float, list[Scene]]:
-        """Return frames per second, and some scenes of the first episode of a seed."""
+    def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[list[Scene], dict[str, Any]]:
+        """Return some scenes of the first episode of a seed, and the frames per second and whether it has ended."""
         key = seed_index, sample
         if self._play is None or self._play.key != key or self._play.position > start:
             self.stop()
             stage = self._stage(seed_index, sample=sample)
             self._play = _Play(key, stage, stage.scenes())
-        return self._play.stage.frames_per_second, self._play.more(start)
+        found = self._play.more(start)
+        return found, {"rate": self._play.stage.frames_per_second, "ended": self._play.ended}
 
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
         """Return the environment of a seed's policy as in `operant watch`, rendered if possible."""
@@ -118,9 +122,10 @@ class _Open:
         if isinstance(self.trained.experiment, Numbering):
             options["wrap"] = self.trained.experiment.wrap
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        with suppress(ValueError, ModuleNotFoundError):
-            stage = Stage(policy, settings.task, **options)
+        with suppress(ValueError, ModuleNotFoundError), ExitStack() as stack:
+            stage = stack.enter_context(Stage(policy, settings.task, **options))
             stage.check()
+            stack.pop_all()
             return stage
         return Stage(policy, settings.task, blind=True, **options)
 
@@ -156,7 +161,7 @@ class _Play:
     ended: bool = False
 
     def more(self, start: int) -> list[Scene]:
-        """Return scenes from an index on, within the time limit; empty after the end."""
+        """Return scenes from an index on; there are none if the time limit or the end is before it."""
         until, found = time.monotonic() + MOMENT, list[Scene]()
         while not self.ended and len(found) < MOST_SCENES:
             scene = next(self.scenes)
@@ -164,7 +169,7 @@ class _Play:
             self.position += 1
             if self.position > start:
                 found.append(scene)
-            if found and time.monotonic() >= until:
+            if time.monotonic() >= until:
                 break
         return found
 
@@ -221,16 +226,17 @@ def scenes(  # noqa: PLR0917 - by name, from JSON
         sample: whether to sample actions instead of using the most probable ones.
 
     Returns:
-        `scenes`, with frames as base64 of PNG, or None if the task cannot be rendered; and the frames per second,
-        `rate`. `away` is true if the run is at another update: call `go` first.
+        `scenes`, with frames as base64 of PNG, or None if the task cannot be rendered; the frames per second, `rate`;
+        and `ended`, whether these are the last scenes of the episode: if not, call again. There may be none yet if the
+        steps up to `start` have to be repeated. `away` is true if the run is at another update: call `go` first.
     """
     place = opened(folder_of(runs, run))
     if place.here != at:
         return {"away": True}
     if not 0 <= start <= MOST_STEPS:
         raise ValueError(f"start must be from 0 to {MOST_STEPS}, got {start}")
-    rate, found = place.scenes(seed_index, start, sample=sample)
-    return {"away": False, "rate": rate, "scenes": [_scene(scene) for scene in found]}
+    found, facts = place.scenes(seed_index, start, sample=sample)
+    return {"away": False, **facts, "scenes": [_scene(scene) for scene in found]}
 
 
 def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:

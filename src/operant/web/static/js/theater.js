@@ -92,7 +92,7 @@ export class Theater {
         }
         this.rate = answer.rate;
         this.scenes.push(...answer.scenes);
-        this.ended = !answer.scenes.length || answer.scenes[answer.scenes.length - 1].ended;
+        this.ended = answer.ended;
         this.scrub.max = this.scenes.length - 1;
         await this.show(Math.min(this.wanted, this.scenes.length - 1), false);
         this.plot();
