@@ -234,6 +234,27 @@ def test_an_episode_that_begins_again_while_it_loads_is_in_order(page):
     assert len(steps) >= 80
 
 
+MASKS = """async ([text, actions]) => {
+    const { unpack } = await import("/static/js/dom.js");
+    const { actionNames, masksOf } = await import("/static/js/gridview.js");
+    return [...masksOf(unpack(text, "u1"), actions)].map(actionNames);
+}"""
+
+
+@pytest.mark.parametrize("actions", [4, 20, 70])
+def test_policies_of_any_number_of_actions_are_decoded(page, tmp_path, actions):
+    from operant import api
+    from operant.web.tables import Tables
+
+    task = {"task": "operant/Gambler-v0", "env_kwargs": {"goal": 2 * actions}}
+    run = api.train("q-learning", **task, budget=500, run=tmp_path / "run", progress="silent")
+    page.goto("/map", wait_until="networkidle")
+    found = page.evaluate(MASKS, [Tables(run).show(0)["policy"], actions])
+    names = ["up", "right", "down", "left", "up right", "down right", "down left", "up left", "stay"]
+    expected = run.experiment.learner.policy()[0] > 0
+    assert found == [[name for name, best in zip(names, row, strict=False) if best] for row in expected]
+
+
 def test_the_slider_of_the_episode_is_moved_by_arrows(page):
     page.emulate_media(reduced_motion="reduce")
     opened(page, "/runs#runs=pole&at=1024")

@@ -1,3 +1,6 @@
+import base64
+
+import numpy as np
 import pytest
 
 from operant import api
@@ -39,6 +42,16 @@ def test_frozen_lake_has_the_cells_of_its_map(trained):
 
 def test_learners_without_a_table_of_values_are_not_shown(trained):
     assert Tables(trained("ucb1", "operant/TenArms-v0")).show(0) == {"table": False}
+
+
+@pytest.mark.parametrize("actions", [20, 70])
+def test_policies_may_have_any_number_of_actions(trained, actions):
+    found = trained("q-learning", "operant/Gambler-v0", env_kwargs={"goal": 2 * actions})
+    shown = Tables(found).show(0)
+    assert shown["actions"] == actions
+    flags = np.frombuffer(base64.b64decode(shown["policy"]), "u1").reshape(shown["states"], actions)
+    assert np.array_equal(flags, found.experiment.learner.policy()[0] > 0)
+    assert flags[actions].any()
 
 
 def test_changing_worlds_have_no_exact_values(trained):

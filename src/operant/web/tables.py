@@ -13,7 +13,6 @@ from operant.envs.registry import make_single, specified
 from operant.mdp import MDP
 from operant.runtime.trained import Trained
 from operant.web.playground import MOST_STATES, TOLERANCE, described, packed
-from operant.web.simulating import bits
 from operant.web.worlds import WORLDS
 
 
@@ -46,7 +45,7 @@ class Tables:
             "actions": learner.actions,
             "values": packed(values),
             "q": None if q is None else packed(q),
-            "policy": packed(bits(policy > 0), "<i8" if learner.actions > 15 else "<u2"),
+            "policy": packed(policy > 0, "<u1"),
             "visits": packed(learner.visits[seed_index].sum(axis=1), "<i4"),
             **self._exactly(values, policy),
         }

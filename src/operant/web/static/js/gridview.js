@@ -14,6 +14,16 @@ const PLACES = [[0.5, 0.17, "middle"], [0.95, 0.53, "end"], [0.5, 0.9, "middle"]
 /** Return the names of the actions in a bit mask. */
 export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
 
+/** Return the bit mask of each state from flags `[states, actions]`; only actions with a name have a bit. */
+export function masksOf(flags, actions) {
+  const masks = new Uint16Array(flags.length / actions);
+  for (let i = 0; i < flags.length; i++) {
+    const action = i % actions;
+    if (flags[i] && action < NAMES.length) masks[Math.floor(i / actions)] |= 1 << action;
+  }
+  return masks;
+}
+
 /** Format a number with the digits that fit into a triangle. */
 function tight(value) {
   const size = Math.abs(value);
@@ -110,7 +120,7 @@ function paintedOf({ values, visits, exact, view }, state) {
 const isKnown = ({ kind }) => kind !== "wall" && kind !== "end" && kind !== "cliff";
 
 export class GridView {
-  /** act(state, token, first): a cell was clicked, painted or chosen by a key. */
+  /** act(state, first): a cell was clicked or chosen by a key (first), or the pointer was dragged over it. */
   constructor(label, act) {
     this.label = label;
     this.act = act;
@@ -303,10 +313,5 @@ export class GridView {
     else return;
     event.preventDefault();
     event.stopPropagation();
-  }
-
-  /** Restore the focus after a redraw. */
-  refocus() {
-    this.cells[this.focused]?.group.focus();
   }
 }

@@ -1,7 +1,7 @@
 // The table of an update: on the grid if there is one, next to the exact solution if the model is known.
 
 import { Chart } from "./chart.js";
-import { GridView } from "./gridview.js";
+import { GridView, masksOf } from "./gridview.js";
 import { call, h, put, short, unpack } from "./dom.js";
 
 const VIEWS = [["values", "Values"], ["q", "Actions"], ["error", "Errors"], ["visits", "Visits"]];
@@ -35,7 +35,7 @@ export class TravelTable {
       return;
     }
     const fresh = JSON.stringify(answer.world) !== this.drawn;
-    this.data = { ...answer, values: unpack(answer.values), q: unpack(answer.q), policy: unpack(answer.policy, "u2"), visits: unpack(answer.visits, "i4"), exact: unpack(answer.exact) };
+    this.data = { ...answer, values: unpack(answer.values), q: unpack(answer.q), policy: masksOf(unpack(answer.policy, "u1"), answer.actions), visits: unpack(answer.visits, "i4"), exact: unpack(answer.exact) };
     this.element.hidden = false;
     this.world.hidden = !answer.world;
     if (answer.world && fresh) {
