@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,11 @@ PreferenceStore(sys.argv[1]).next_item("ann", repeat=True)
 print("shown", flush=True)
 sys.stdin.read()
 """
+
+
+def test_the_page_accepts_names_as_long_as_the_server_does():
+    script = (Path(labels.__file__).parent / "static" / "js" / "labels.js").read_text(encoding="utf-8")
+    assert f"maxLength: {labels.LONGEST_NAME}," in script
 
 
 @pytest.fixture

@@ -59,6 +59,19 @@ def test_a_server_is_light_and_ends_its_workers(tmp_path):
         assert not Path(f"/proc/{child}").exists()
 
 
+def test_a_server_whose_address_cannot_be_printed_releases_its_port(tmp_path):
+    ports = []
+
+    def announce(address):
+        ports.append(int(address.split(":")[2].strip("/")))
+        raise BrokenPipeError("closed")
+
+    with pytest.raises(BrokenPipeError) as error:  # its traceback keeps the server's variables alive
+        serve(Options(port=0, runs=tmp_path, browser=False), announce)
+    socket.create_server(("127.0.0.1", ports[0])).close()
+    del error
+
+
 def test_a_port_that_is_in_use(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(ValueError, match="is in use: choose another one with --port"):

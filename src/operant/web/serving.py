@@ -48,7 +48,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
 
     Args:
         options: options of the server.
-        announce: function called with the URL once the server responds.
+        announce: function called with the URL when the server accepts connections, which it answers soon.
 
     Raises:
         ValueError: the port is in use or not allowed, the host is not an address of this machine, or the documentation
@@ -73,10 +73,10 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     )
     path, _, fragment = options.page.partition("#")
     address = f"http://{shown}:{port}{path}{f'?token={token}' if token else ''}{f'#{fragment}' if fragment else ''}"
-    announce(address)
-    if options.browser:
-        _open(address)
     with listening:
+        announce(address)
+        if options.browser:
+            _open(address)
         asyncio.run(Server(config, app.end).serve(sockets=[listening]))
 
 

@@ -35,7 +35,7 @@ class Labels {
   ask(problem = "") {
     const run = h("select", { id: "run" }, this.runs.map((name) => h("option", { value: name, selected: name === this.run }, name)));
     const overlap = h("input", { id: "overlap", type: "number", min: 1, max: MOST_ANNOTATORS, step: 1, value: this.overlap, required: true });
-    const name = h("input", { id: "annotator", type: "text", value: this.annotator, required: true, maxLength: 60, autocomplete: "off" });
+    const name = h("input", { id: "annotator", type: "text", value: this.annotator, required: true, maxLength: 100, autocomplete: "off" });
     put(this.root, h("section", { className: "card empty-page" }, h("h2", { className: "title" }, "Which answer is better?"),
       h("p", { className: "hint" }, "Compare answers of language models. Their order is shuffled, and their sources are hidden."),
       problem ? h("p", { className: "notice bad", role: "alert" }, problem) : null,
