@@ -42,6 +42,17 @@ def test_a_curve_grows_while_it_is_looked_at(page, runs):
     expect(rows.last).to_contain_text("0.123456")
 
 
+def test_the_title_of_the_curves_names_the_metric(page):
+    page.goto("/runs#runs=high")
+    page.locator("main[data-ready]").wait_for()
+    score = "Score of greedy evaluations: IQM and 95 % interval"
+    expect(page.locator(".stage .figure strong").first).to_have_text(score)
+    expect(page.get_by_role("img", name=score)).to_be_visible()
+    page.get_by_role("combobox", name="Metric").select_option(index=1)
+    expect(page.get_by_role("img", name=": mean, minimum and maximum of the seeds")).to_be_visible()
+    expect(page.get_by_role("img", name=score)).to_have_count(0)
+
+
 def test_runs_are_filtered(page):
     page.goto("/runs")
     page.locator("main[data-ready]").wait_for()

@@ -29,12 +29,13 @@ export class Chart {
   constructor(options) {
     this.options = options;
     this.svg = s("svg", { class: "chart", role: "img", "aria-label": options.title });
+    this.title = h("strong", {}, options.title);
     this.legend = h("div", { className: "legend" });
     this.table = h("table", {});
     this.details = h("details", { className: "twin" }, h("summary", {}, "Table"), h("div", { className: "scroll", tabIndex: 0 }, this.table));
     this.readout = h("span", { className: "readout" });
     this.element = h("figure", { className: "figure" },
-      h("figcaption", {}, h("strong", {}, options.title), this.legend, this.readout), this.svg, this.details);
+      h("figcaption", {}, this.title, this.legend, this.readout), this.svg, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
     if (options.onpick) {
       const pick = (event) => event.buttons & 1 && this.scale && options.onpick(this.xAt(event));
@@ -52,10 +53,15 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
+  /** Change the title, also for screen readers. */
+  setTitle(text) {
+    this.title.textContent = text;
+    this.svg.setAttribute("aria-label", text);
+  }
+
   /** Show series: {name, color (1..6), x (ascending, except for dots), y, low?, high?, faint?, dashed?, dots?}; y may hold null. */
-  show(series, extent = null) {
+  show(series) {
     this.series = series.filter((one) => one.x.length);
-    this.extent = extent;
     this.draw();
     if (this.details.open) this.fillTable();
   }
@@ -71,7 +77,7 @@ export class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.style.height = `${height}px`;
     const ys = this.series.flatMap((one) => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]).filter((y) => this.usable(y));
-    const xs = this.extent ?? this.series.flatMap((one) => (one.dots ? [] : [one.x[0], one.x[one.x.length - 1]]));
+    const xs = this.series.flatMap((one) => (one.dots ? [] : [one.x[0], one.x[one.x.length - 1]]));
     if (!ys.length) {
       this.scale = null;
       this.svg.replaceChildren(s("text", { class: "empty", x: width / 2, y: height / 2 }, this.options.empty ?? "no data yet"));

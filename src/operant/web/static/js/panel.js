@@ -58,7 +58,6 @@ export class Panel {
     if (knobs.has("seed")) body.seed = state.seed;
     if (knobs.has("stride")) body.stride = state.stride;
     if (knobs.has("backups")) body.stride = 1;
-    const began = performance.now();
     try {
       const answer = await call("playground/frames", body);
       this.data = decode(answer);
@@ -75,7 +74,6 @@ export class Panel {
       this.command.show("");
     }
     clearTimeout(slow);
-    this.took = performance.now() - began;
     this.busy = false;
     this.element.removeAttribute("aria-busy");
     if (this.again) {

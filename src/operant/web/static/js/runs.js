@@ -273,9 +273,7 @@ class Runs {
       if (this.seeds) return [...curve.seeds.map((y) => ({ name: "", color, x: curve.x, y, faint: true })), center];
       return [{ ...center, low: curve.low, high: curve.high }];
     });
-    this.chart.options.title = this.metric || "Score";
-    this.chart.element.querySelector("strong").textContent = this.metric || "Score of greedy evaluations: IQM and 95 % interval";
-    if (this.metric) this.chart.element.querySelector("strong").textContent = `${this.metric}: mean, minimum and maximum of the seeds`;
+    this.chart.setTitle(this.metric ? `${this.metric}: mean, minimum and maximum of the seeds` : "Score of greedy evaluations: IQM and 95 % interval");
     this.chart.show(series);
   }
 
