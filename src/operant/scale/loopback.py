@@ -19,6 +19,8 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from operant.scale.variables import environment_variables
+
 HOST = "127.0.0.1"
 BACKEND = "operant-loopback"
 """Name of the rendezvous for `LaunchConfig.rdzv_backend`."""
@@ -92,14 +94,5 @@ def loopback_only() -> Generator[None]:
     for the interface: there gloo keeps the address of the host name.
     """
     names = [name for _, name in socket.if_nameindex() if name in _INTERFACES] if os.name == "posix" else []
-    own = {"GLOO_SOCKET_IFNAME": names[0], "NCCL_SOCKET_IFNAME": f"={names[0]}"} if names else {}
-    former = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
+    with environment_variables({"GLOO_SOCKET_IFNAME": names[0], "NCCL_SOCKET_IFNAME": f"={names[0]}"} if names else {}):
         yield
-    finally:
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

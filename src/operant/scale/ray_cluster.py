@@ -18,6 +18,7 @@ from operant.hosts import within
 from operant.runtime.machine import cores
 from operant.runtime.signals import handlers_kept
 from operant.scale import ray_janitor
+from operant.scale.variables import environment_variables
 
 LEAST = (2, 54)
 """Minimum version; earlier ones have no complete token authentication."""
@@ -176,7 +177,7 @@ class _StartError(ConnectionError):
 @contextmanager
 def _started() -> Generator[RayHost]:
     """Start a cluster on this machine, in one attempt; stop it and clean up afterwards."""
-    with _folder() as folder, _environment({**_LOCAL, ray_janitor.MARK: str(folder)}, without="RAY_ADDRESS"):
+    with _folder() as folder, environment_variables({**_LOCAL, ray_janitor.MARK: str(folder), "RAY_ADDRESS": None}):
         ray = _package()
         if importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER:  # read at the import
             raise RuntimeError(
@@ -288,21 +289,6 @@ def _folder() -> Generator[Path]:
         yield folder
     finally:
         janitor.communicate()
-
-
-@contextmanager
-def _environment(values: Mapping[str, str], *, without: str) -> Generator[None]:
-    """Set environment variables for the block, and unset one."""
-    former = {name: os.environ.get(name) for name in (*values, without)}
-    os.environ.update(values)
-    os.environ.pop(without, None)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextmanager
