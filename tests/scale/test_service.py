@@ -108,12 +108,12 @@ def test_a_model_is_created_from_a_state_or_not_at_all(service):
     }.items():
         with pytest.raises(ValueError, match=message):
             service.create_from("b:train:0", wrong, optimizer=True)
-    assert list(service.trainers) == ["a:train:0"]
+    assert list(service.models) == ["a:train:0"]
     service.create_from("b:train:0", state, optimizer=True)
     assert service.trainer("b:train:0").steps == 1
     service.create_from("c:train:0", state, optimizer=False)
     assert service.trainer("c:train:0").steps == 0
-    losses = [service.trainer(name).forward(BATCH, "cross_entropy").loss for name in service.trainers]
+    losses = [service.trainer(name).forward(BATCH, "cross_entropy").loss for name in service.models]
     assert losses[1:] == losses[:1] * 2
 
 
@@ -129,7 +129,7 @@ def test_models_of_a_session_are_released_with_those_still_to_be_created(service
     service.create("b:train:0", base="tiny", rank=2)
     service.submit(service.create, "a:train:0", base="tiny", rank=2)
     service.result(service.submit(service.forget_session, "a")).result()
-    assert list(service.trainers) == list(service.ranks) == ["b:train:0"]
+    assert list(service.models) == ["b:train:0"]
 
 
 def test_unknown_ids_are_named(service):

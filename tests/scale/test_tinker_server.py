@@ -198,13 +198,13 @@ def test_models_of_silent_sessions_are_released(service):
     api._heartbeat({"session_id": other})
     opened.set()
     service.result(service.submit(int)).result()
-    assert list(service.trainers) == [kept]
+    assert list(service.models) == [kept]
     with pytest.raises(LookupError, match=f"there is no session '{silent}'; it has ended"):
         api._heartbeat({"session_id": silent})
     api._sessions[other] -= tinker_server.SILENCE + 1
     api._create_session({})
     service.result(service.submit(int)).result()
-    assert not service.trainers
+    assert not service.models
 
 
 def test_a_state_that_cannot_be_loaded_creates_no_model(service):
@@ -216,7 +216,7 @@ def test_a_state_that_cannot_be_loaded_creates_no_model(service):
     asked = {"session_id": session, "model_seq_id": 1, "path": path, "optimizer": False}
     with pytest.raises(ValueError, match="is not an address of saved weights"):
         service.result(api._load(asked)["request_id"]).result()
-    assert list(service.trainers) == [model]
+    assert list(service.models) == [model]
 
 
 @pytest.mark.parametrize("verb", ["_create_model", "_load", "_create_sampler", "_sample"])

@@ -245,26 +245,26 @@ def _watched() -> Generator[Callable[[Processes], None]]:
     """
     words = os.environ.get("TORCHELASTIC_RUN_ID", "").split("-")
     launcher = int(words[1]) if words[0] == LAUNCHED else os.getppid()
-    joined, ended = list[Heartbeats](), threading.Event()
+    others, ended = list[Heartbeats](), threading.Event()
 
     def watch() -> None:
         while not ended.wait(PAUSE):
             if os.name == "posix" and os.getppid() != launcher:
-                if not joined:
+                if not others:
                     os._exit(1)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            for heartbeats in joined:
+            for heartbeats in others:
                 heartbeats.require(PAUSE)
 
     thread = threading.Thread(target=watch, name="watch", daemon=True)
     thread.start()
     try:
-        yield lambda processes: joined.append(Heartbeats(processes.rank, processes.size))
+        yield lambda processes: others.append(Heartbeats(processes.rank, processes.size))
     finally:
         ended.set()
         thread.join()
-        for heartbeats in joined:
+        for heartbeats in others:
             heartbeats.close()
 
 

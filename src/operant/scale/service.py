@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,21 @@ class Answer:
     prompt_log_probs: Tensor | None
 
 
+@dataclass(frozen=True)
+class Model:
+    """A model of a session.
+
+    Attributes:
+        trainer: trainer of the model.
+        rank: rank of its adapter; 0: all weights are trained.
+        snapshots: weights for sampling without a name, by address.
+    """
+
+    trainer: LocalTrainer
+    rank: int
+    snapshots: dict[str, State] = field(default_factory=dict[str, State])
+
+
 class Service:
     """Training of adapters on one base model, for any number of sessions.
 
@@ -66,14 +81,18 @@ class Service:
         folder: folder of saved states and the tokenizer.
         seed: seed of samples without their own seed.
         device: device of the computation.
+
+    Attributes:
+        name: name of the base model.
+        models: models by name, also used by the thread of the computation.
+        context: maximum tokens of a prompt with its completion; None: unlimited.
+        tokenizer_path: folder of the tokenizer.
     """
 
     def __init__(self, options: ModelOptions, folder: Path, *, seed: int = 0, device: str = "cpu") -> None:
         self.options, self.folder, self.seed, self.device = options, folder, seed, device
         self.name = options.init or options.model
-        self.trainers: dict[str, LocalTrainer] = {}
-        self.ranks: dict[str, int] = {}
-        self._snapshots: dict[str, dict[str, State]] = {}
+        self.models: dict[str, Model] = {}
         self._loaded: dict[str, State] = {}
         self._samplers: dict[int, Sampler] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="service")
@@ -83,8 +102,8 @@ class Service:
         base = load(options, seed=seed, device=device)
         self._digest = fingerprint(base.network, adapters=True)[:16]
         self.context, self._vocabulary = base.context, base.vocabulary
-        self.tokenizer = folder / "tokenizer"
-        base.tokenizer.save_pretrained(self.tokenizer)
+        self.tokenizer_path = folder / "tokenizer"
+        base.tokenizer.save_pretrained(self.tokenizer_path)
         self._tokenizer = base.tokenizer
 
     def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> str:
@@ -121,16 +140,20 @@ class Service:
             self._fetched[request] = self._results.pop(request)
         _keep_last(MOST_FETCHED, self._fetched)
 
-    def trainer(self, model: str) -> LocalTrainer:
-        """Return the trainer of a model.
+    def model(self, name: str) -> Model:
+        """Return a model.
 
         Raises:
             UnknownError: there is none.
         """
         try:
-            return self.trainers[model]
+            return self.models[name]
         except KeyError:
-            raise UnknownError(f"there is no model {model!r}; create one first") from None
+            raise UnknownError(f"there is no model {name!r}; create one first") from None
+
+    def trainer(self, model: str) -> LocalTrainer:
+        """Return the trainer of a model; see `model`."""
+        return self.model(model).trainer
 
     def create(self, model: str, *, base: str, rank: int, seed: int = 0) -> None:
         """Create a model: the base with a new adapter of a given rank; 0 trains all weights.
@@ -220,27 +243,25 @@ class Service:
             UnknownError: there is no such model.
             ValueError: the name is not valid.
         """
-        weights = self.trainer(model).weights()
+        found = self.model(model)
+        weights = found.trainer.weights()
         if name is not None:
             address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
             write_state(self._folder(model) / SAMPLERS / name, {"model": weights}, overwrite=True)
             self._loaded.pop(address, None)
             return address
         address = f"{SCHEME}{model}/{SNAPSHOTS}/{secrets.token_hex(8)}"
-        snapshots = self._snapshots.setdefault(model, {})
-        snapshots[address] = weights
-        _keep_last(MOST_SNAPSHOTS, snapshots)
+        found.snapshots[address] = weights
+        _keep_last(MOST_SNAPSHOTS, found.snapshots)
         return address
 
     def forget(self, model: str) -> None:
         """Release a model and its snapshots; its saved data is kept."""
-        self.trainers.pop(model, None)
-        self.ranks.pop(model, None)
-        self._snapshots.pop(model, None)
+        self.models.pop(model, None)
 
     def forget_session(self, session: str) -> None:
         """Release the models of a session. As a submitted computation, it includes those created by earlier ones."""
-        for model in [name for name in self.trainers if name.startswith(f"{session}:")]:
+        for model in [name for name in self.models if name.startswith(f"{session}:")]:
             self.forget(model)
 
     def require_weights(self, address: str) -> None:
@@ -257,7 +278,8 @@ class Service:
             owner, name = self._parts(address, SAMPLERS, SNAPSHOTS)
         except ValueError:
             owner, name = "", ""
-        if address in self._snapshots.get(owner, {}):
+        model = self.models.get(owner)
+        if model is not None and address in model.snapshots:
             return
         if owner and f"/{SNAPSHOTS}/" in address:
             raise UnknownError(
@@ -317,13 +339,14 @@ class Service:
             return self._sampler_of(-1)
         self.require_weights(address)
         owner, name = self._parts(address, SAMPLERS, SNAPSHOTS)
-        weights = self._snapshots.get(owner, {}).get(address)
+        model = self.models.get(owner)
+        weights = None if model is None else model.snapshots.get(address)
         if weights is None:
             if address not in self._loaded:
                 self._loaded[address] = read_state(self._folder(owner) / SAMPLERS / name)["model"]
             weights = self._loaded[address]
             _keep_last(MOST_LOADED, self._loaded)
-        sampler = self._sampler_of(self.ranks[owner] if owner in self.ranks else self.rank_of(address))
+        sampler = self._sampler_of(self.rank_of(address) if model is None else model.rank)
         sampler.use(weights)
         return sampler
 
@@ -347,8 +370,7 @@ class Service:
         self._folder(model).mkdir(parents=True)
         facts = {"rank": rank, "base": self.name, "digest": self._digest}
         write_durably(self._folder(model) / MODEL, json.dumps(facts).encode())
-        self.ranks[model] = rank
-        self.trainers[model] = trainer
+        self.models[model] = Model(trainer, rank)
 
     def _state(self, address: str) -> str:
         """Return the path of a saved state of this base."""

@@ -213,15 +213,15 @@ class Api:
 
     def _info(self, body: Mapping[str, Any]) -> Any:
         model, service = body["model_id"], self._service
-        service.trainer(model)
-        facts = {"arch": "causal", "model_name": service.name, "tokenizer_id": str(service.tokenizer.resolve())}
+        rank = service.model(model).rank
+        facts = {"arch": "causal", "model_name": service.name, "tokenizer_id": str(service.tokenizer_path.resolve())}
         return {
             "type": "get_info",
             "model_id": model,
             "model_name": service.name,
             "model_data": facts,
-            "is_lora": service.ranks[model] > 0,
-            "lora_rank": service.ranks[model],
+            "is_lora": rank > 0,
+            "lora_rank": rank,
         }
 
     def _unload(self, body: Mapping[str, Any]) -> Any:
