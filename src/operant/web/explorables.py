@@ -17,7 +17,7 @@ POINTS = 241
 REWARDS = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0)
 VALUES = (1.6, 1.9, 2.0, 2.6, 1.1, 1.0, 1.4, 1.2, 1.7, 1.5, 1.8, 2.1)
 """Rewards of an episode of 12 steps, and a critic's values of its states."""
-BITS = 0.6931471805599453
+NATS_PER_BIT = 0.6931471805599453
 """Nats in a bit."""
 GAMBLERS = 30
 """Number of seeds of a bandit strategy, over which regret is averaged."""
@@ -286,7 +286,9 @@ def _bits(**weights: float) -> Drawing:
     }
     curves = {"p": torch.softmax(p, -1), "q": torch.softmax(q, -1)}
     code = "ops.categorical_entropy(p), ops.cross_entropy(p, q), ops.categorical_kl(p, q)"
-    return Drawing([1.0, 2.0, 3.0, 4.0], curves, {f"{n}, bits": float(v) / BITS for n, v in facts.items()}, code)
+    return Drawing(
+        [1.0, 2.0, 3.0, 4.0], curves, {f"{n}, bits": float(v) / NATS_PER_BIT for n, v in facts.items()}, code
+    )
 
 
 EXPLORABLES: Mapping[str, Explorable] = {
