@@ -141,9 +141,5 @@ def test_columns_that_are_no_batch_are_an_error(given):
 def test_runs_without_batches_are_an_error(runs):
     with pytest.raises(ValueError, match="lake has no batches"):
         batches.batch(runs, "lake")
-    with pytest.raises(ValueError, match="at must be an integer, got '3'"):
-        batches.batch(runs, "ppo", "3")
-    with pytest.raises(ValueError, match="environment must be an integer, got True"):
-        batches.batch(runs, "ppo", environment=True)
     with pytest.raises(NotFoundError):
         batches.batch(runs, "../x")

@@ -232,19 +232,10 @@ def test_a_task_without_frames_shows_its_observations(runs):
     assert scene["frame"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"at": 5000}, "at must be an integer between 0 and 2048"),
-        ({"at": -1}, "at must be an integer between 0 and 2048"),
-        ({"at": 1.5}, "at must be an integer, got 'to' and 1.5"),
-        ({"at": True}, "must be an integer"),
-        ({"at": 0, "way": "sideways"}, "way must be to, back or confirm"),
-    ],
-)
-def test_wrong_wishes_are_named(runs, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        travel.go(runs, "ppo", **arguments)
+@pytest.mark.parametrize("at", [5000, -1])
+def test_wrong_wishes_are_named(runs, at):
+    with pytest.raises(ValueError, match="at must be an integer between 0 and 2048"):
+        travel.go(runs, "ppo", at)
 
 
 def test_a_run_that_cannot_be_opened_is_no_fault_until_one_goes_there(runs):

@@ -45,6 +45,33 @@ def test_a_function_is_called(tmp_path):
         ("runs.compare", {"names": ["a", 3]}, 400, "names must be list[str], got ['a', 3]"),
         ("runs.compare", {"names": ["a"], "metric": 5}, 400, "metric must be str | None, got 5"),
         ("explorables.draw", {"explorable": "gae", "values": [1]}, 400, "values must be dict[str, float], got [1]"),
+        ("runs.curves", {"names": "a"}, 400, "names must be list[str], got 'a'"),
+        ("runs.curves", {"names": [None]}, 400, "names must be list[str], got [None]"),
+        ("labels.following", {"run": "a", "annotator": 3}, 400, "annotator must be str, got 3"),
+        ("travel.go", {"run": "a", "at": 1.5}, 400, "at must be int, got 1.5"),
+        ("travel.go", {"run": "a", "at": True}, 400, "at must be int, got True"),
+        ("travel.batch", {"run": "a", "at": "3"}, 400, "at must be int | None, got '3'"),
+        ("travel.batch", {"run": "a", "environment": True}, 400, "environment must be int, got True"),
+        (
+            "chat.answer",
+            {"model": "m", "prompt": "a", "before": [None]},
+            400,
+            "before must be list[dict[str, str]], got [None]",
+        ),
+        (
+            "chat.answer",
+            {"model": "m", "prompt": "a", "before": [{"prompt": 3}]},
+            400,
+            "before must be list[dict[str, str]], got [{'prompt': 3}]",
+        ),
+        (
+            "chat.answer",
+            {"model": "m", "prompt": "a", "before": [], "top_p": True},
+            400,
+            "top_p must be float, got True",
+        ),
+        ("chat.answer", {"model": "m", "prompt": 3, "before": []}, 400, "prompt must be str, got 3"),
+        ("chat.answer", {"model": "m", "prompt": "a", "before": [], "seed": 0.5}, 400, "seed must be int, got 0.5"),
         (
             "travel.go",
             {"run": "a", "at": 1, "way": "up"},
@@ -109,8 +136,7 @@ def test_expected_errors_exist():
 def test_values_of_calls_are_compared_with_annotations():
     fitting = [
         (1, float),
-        (True, float),
-        ([1, None, 2.5], list[float]),
+        ([1, None, 2.5, True], list[float]),
         ({"a": [0.5]}, dict[str, list[float]]),
         (None, int | None),
     ]
@@ -124,5 +150,8 @@ def test_values_of_calls_are_compared_with_annotations():
         ({}, str),
         (None, str),
         (["a"], list[int]),
+        (True, float),
+        ([None], list[str]),
+        ([True], list[int]),
     ]:
         assert not worker._fits(value, kind), (value, kind)

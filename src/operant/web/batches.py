@@ -56,9 +56,6 @@ def batch(runs: Path, run: str, at: int | None = None, seed: int | None = None, 
         RunError: the update cannot be recomputed.
     """
     path = folder_of(runs, run)
-    for name, value in (("at", at), ("seed", seed), ("environment", environment)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
-            raise ValueError(f"{name} must be an integer, got {value!r}")
     if ledgers := ledgers_of(path):
         seeds = sorted({own for _, own in ledgers})
         seed = _chosen(seed, seeds)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from operant.language.chat import ChatModel, Conversation, find_chat_model, score
 from operant.language.engines.protocol import Sampling
@@ -127,26 +127,19 @@ def _forget() -> None:
         del _open[key]
 
 
-def _sampling(temperature: Any, top_p: Any, max_tokens: Any) -> Sampling:
-    for name, value in (("temperature", temperature), ("top_p", top_p)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} must be a number, got {value!r}")
-    if type(max_tokens) is not int or not 1 <= max_tokens <= MOST_TOKENS:
-        raise ValueError(f"max_tokens must be from 1 to {MOST_TOKENS}, got {max_tokens!r}")
+def _sampling(temperature: float, top_p: float, max_tokens: int) -> Sampling:
+    if not 1 <= max_tokens <= MOST_TOKENS:
+        raise ValueError(f"max_tokens must be from 1 to {MOST_TOKENS}, got {max_tokens}")
     return Sampling(max_tokens, float(temperature), top_p=float(top_p))
 
 
-def _check(prompt: Any, before: Any, seed: Any, seed_index: Any) -> None:
+def _check(prompt: str, before: Sequence[Mapping[str, str]], seed: int, seed_index: int) -> None:
     for name, value in (("seed", seed), ("seed_index", seed_index)):
-        if type(value) is not int or not 0 <= value <= MOST_SEED:
-            raise ValueError(f"{name} must be an integer from 0 to {MOST_SEED}, got {value!r}")
-    turns = cast(list[Any], before) if isinstance(before, list) else [None]
-    sides: list[Mapping[str, Any]] = [
-        cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {} for turn in turns
-    ]
-    texts: list[Any] = [prompt, *(turn.get(name) for turn in sides for name in _SIDES)]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("the prompt, and prompts and answers of earlier turns, must be strings")
+        if not 0 <= value <= MOST_SEED:
+            raise ValueError(f"{name} must be an integer from 0 to {MOST_SEED}, got {value}")
+    if not all(turn.keys() >= set(_SIDES) for turn in before):
+        raise ValueError("every earlier turn must have a prompt and an answer")
+    texts = [prompt, *(turn[name] for turn in before for name in _SIDES)]
     if not prompt:
         raise ValueError("the prompt is empty")
     length = sum(map(len, texts))

@@ -158,8 +158,8 @@ def exported(runs: Path, run: str, form: str = "pairs", held_out: str = "without
     return {"text": text, "rows": found.rows, "left_out": found.left_out, "held_out": found.held_out}
 
 
-def _check_name(annotator: object) -> None:
-    if not isinstance(annotator, str) or not 1 <= len(annotator) <= LONGEST_NAME:
+def _check_name(annotator: str) -> None:
+    if not 1 <= len(annotator) <= LONGEST_NAME:
         raise ValueError(f"annotator must be a name of at most {LONGEST_NAME} characters, got {annotator!r}")
 
 

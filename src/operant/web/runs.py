@@ -70,10 +70,7 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
 
     Raises:
         NotFoundError: a run does not exist.
-        ValueError: an argument has another type.
     """
-    if not isinstance(metric, str | None) or not isinstance(names, list):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"names must be a list and metric a name or null, got {names!r} and {metric!r}")
     paths = {name: folder_of(runs, name) for name in names}
     files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
     version = json.dumps([[name, *stamp(file)] for name, file in files.items()])

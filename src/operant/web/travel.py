@@ -204,8 +204,6 @@ def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
         ValueError: the run has not reached the update.
         RunError: the update cannot be recomputed, or differs from that of the training.
     """
-    if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
-        raise ValueError(f"way must be to, back or confirm, and at must be an integer, got {way!r} and {at!r}")
     place = opened(folder_of(runs, run))
     if not place.walk(way, at):
         return {"done": False, "consumed": place.here}

@@ -105,7 +105,10 @@ def _is_below(file: Any, runs: Path) -> bool:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a value of JSON has the type of an annotation; integers are also floats, and null in lists NaN."""
+    """Return whether a value of JSON has the type of an annotation.
+
+    Integers are also floats. In lists of floats, so are booleans, and null is NaN.
+    """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
@@ -116,9 +119,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return keyed and all(_fits(item, parts[1]) for item in cast(Mapping[str, Any], value).values())
     if isinstance(value, list):
         listed = isinstance(origin, type) and issubclass(origin, Sequence)
-        return listed and all(item is None or _fits(item, parts[0]) for item in cast(list[Any], value))
+        also = bool | None if parts and parts[0] is float else ()
+        return listed and all(isinstance(item, also) or _fits(item, parts[0]) for item in cast(list[Any], value))
     if kind is float:
-        return isinstance(value, int | float)
+        return type(value) in (int, float)
     return type(value) is (NoneType if kind is None else kind)
 
 
