@@ -20,6 +20,7 @@ from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
 from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader, spaces_of
 from operant.envs.workers import DEADLINE, WorkerError, Workers
+from operant.errors import ExplainedError
 from operant.state import State, clone
 from operant.tensors import from_numpy, integers
 
@@ -29,7 +30,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 """Types of the same size as those whose rows PyTorch cannot replace."""
 
 
-class RestoreError(RuntimeError):
+class RestoreError(ExplainedError, RuntimeError):
     """Raised if replayed episodes of an environment differ from the saved ones."""
 
 

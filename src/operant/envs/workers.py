@@ -17,6 +17,8 @@ from typing import Any, cast
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
+from operant.errors import ExplainedError
+
 DEADLINE = 120.0
 """Default time limit in seconds for a reply of a worker."""
 
@@ -28,11 +30,11 @@ _RETURNS = {"reset": "(observation, info)", "step": "(observation, reward, termi
 """Return values of environment methods in Gymnasium's interface."""
 
 
-class EnvError(RuntimeError):
+class EnvError(ExplainedError, RuntimeError):
     """Raised if an environment raises an error in `reset` or `step`."""
 
 
-class WorkerError(RuntimeError):
+class WorkerError(ExplainedError, RuntimeError):
     """Raised if a worker process dies, hangs, or fails without an error."""
 
 

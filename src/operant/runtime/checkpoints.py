@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from operant.errors import ExplainedError
 from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.files import read_regular, sha256, sync_file, sync_folder, write_durably
 from operant.runtime.segments import KEY as SEGMENTS
@@ -57,7 +58,7 @@ def consumed_of(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
 
 
-class CheckpointError(Exception):
+class CheckpointError(ExplainedError):
     """Raised if a checkpoint is damaged, missing, or from a later version of operant."""
 
 

@@ -6,11 +6,12 @@ import shlex
 from pathlib import Path
 
 from operant import doors
+from operant.errors import ExplainedError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-class RunError(Exception):
+class RunError(ExplainedError):
     """A run cannot be created, opened or trained; the message contains the reason and a solution."""
 
 

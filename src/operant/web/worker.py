@@ -15,6 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from operant.errors import ExplainedError
 from operant.runtime.json_values import finite
 from operant.web.workers import HEADER, NotFoundError
 
@@ -53,13 +54,6 @@ FUNCTIONS: Mapping[str, str] = {
 """Modules of functions by name; the first argument of each function is the folder of runs."""
 
 
-EXPECTED = (
-    *("RunError", "DivergedError", "CheckpointError", "StoreError", "ConflictError"),
-    *("EnvError", "RestoreError", "WorkerError", "ModuleNotFoundError"),
-)
-"""Exceptions whose messages are shown on the page without their type."""
-
-
 def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
     """Return the HTTP status and JSON for a call.
 
@@ -87,17 +81,16 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
 
 def _failure(error: Exception, runs: Path) -> tuple[int, bytes]:
     """Return the HTTP status and JSON for an exception; the traceback of an unexpected one is printed."""
-    kind = type(error).__name__
     if isinstance(error, NotFoundError):
         return 404, _error(str(error))
     if isinstance(error, FileNotFoundError) and _is_below(error.filename, runs):  # such as a run deleted meanwhile
         return 404, _error(f"{error.filename} does not exist")
-    if isinstance(error, ValueError) and kind != "ConflictError":
-        return 400, _error(str(error))
-    if kind in EXPECTED:
+    if isinstance(error, ExplainedError | ModuleNotFoundError):
         return 409, _error(str(error))
+    if isinstance(error, ValueError):
+        return 400, _error(str(error))
     traceback.print_exception(error)
-    return 500, _error(f"{kind}: {error}")
+    return 500, _error(f"{type(error).__name__}: {error}")
 
 
 def _is_below(file: Any, runs: Path) -> bool:

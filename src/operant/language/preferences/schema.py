@@ -11,6 +11,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from operant.errors import ExplainedError
 from operant.language.preferences.reservations import TABLE as RESERVATIONS
 
 VERSION = 1
@@ -154,7 +155,7 @@ REPEATED = f"""
 """An item that `:annotator` has labeled once and not again."""
 
 
-class StoreError(OSError):
+class StoreError(ExplainedError, OSError):
     """Opening, reading or writing the store fails; the message contains the reason. The change was not stored."""
 
 

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from operant.errors import ExplainedError
 from operant.language.preferences.items import (
     Event,
     Item,
@@ -45,7 +46,7 @@ LEASE_SECONDS = 3600.0
 """Time in seconds for which a presented item counts as being labeled."""
 
 
-class ConflictError(ValueError):
+class ConflictError(ExplainedError, ValueError):
     """An answer contradicts stored ones; the message explains. Nothing was stored."""
 
 
