@@ -1,5 +1,6 @@
 import base64
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,16 @@ def test_a_world_survives_being_described(world):
     lines += [" ".join(row) for row in described["cells"]]
     again = playground.exact(HERE, "\n".join(lines), world.gamma)
     assert again["values"] == playground.exact(HERE, world.drawing, world.gamma)["values"]
+
+
+def test_the_page_lists_the_same_algorithms_with_the_same_parameters():
+    script = (Path(playground.__file__).parent / "static" / "js" / "algorithms.js").read_text(encoding="utf-8")
+    fields = dict(re.findall(r'^  (\w+): \{ .*field: "(\w+)"', script, re.MULTILINE))
+    rows = re.findall(r'^    \["([\w-]+)", "[^"]+", \[(.*)\]\],$', script, re.MULTILINE)
+    found = {name: {fields.get(knob, knob) for knob in re.findall(r'"(\w+)"', knobs)} for name, knobs in rows}
+    assert set(found) == {*playground.SOLVERS, *LEARNERS}
+    for name, parameters in LEARNERS.items():
+        assert found[name] == {*parameters, "initial_value", "seed", "stride"}
 
 
 @pytest.mark.parametrize("algorithm", playground.SOLVERS)
