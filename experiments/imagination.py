@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import operant
-from operant import envs
+from operant import envs, ops, streams
 from operant.runtime.metrics import read_records
 from operant.worlds.dreamer import Dreamer
-from operant.worlds.imagination import gumbel
 from operant.worlds.rssm import State
 
 TASK = "operant/CartPoleSwingUp-v0"
@@ -94,7 +93,7 @@ def state_of(learner: Dreamer, memory: Tensor) -> State:
 def chance(learner: Dreamer, rows: int, draw: torch.Generator) -> Tensor:
     """Draw the noise of one imagined step."""
     rssm = learner.networks.shape.world.rssm
-    return gumbel((1, rows, rssm.stoch, rssm.classes), draw)
+    return streams.gumbel((1, rows, rssm.stoch, rssm.classes), draw)
 
 
 def open_loop(learner: Dreamer, memory: Tensor, actions: Tensor, draw: torch.Generator) -> Tensor:
@@ -104,7 +103,8 @@ def open_loop(learner: Dreamer, memory: Tensor, actions: Tensor, draw: torch.Gen
     decoded = []
     for action in actions:
         state = world.rssm.imagine(state, action.repeat(1, DREAMS, 1), chance(learner, state.deter.shape[1], draw))
-        decoded.append(world.decode(state.features).view(DREAMS, EPISODES, -1).mean(0))
+        seen = ops.symexp(world.model.decoder(world.decoder, state.features))
+        decoded.append(seen.view(DREAMS, EPISODES, -1).mean(0))
     return torch.stack(decoded)
 
 

@@ -102,3 +102,10 @@ def test_each_seed_draws_from_its_own_stream_whatever_its_neighbors():
     assert both.shape == (4, 2)
     assert torch.equal(both[:, 1], alone[0])
     assert torch.equal(alone[0], torch.rand(4, generator=streams.torch_generator(5, "policy")))
+
+
+def test_gumbel_noise_has_its_mean_and_variance():
+    noise = streams.gumbel((2, 100_000), torch.Generator().manual_seed(0))
+    assert noise.shape == (2, 100_000)
+    assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
+    assert noise.var().item() == pytest.approx(np.pi**2 / 6, abs=0.03)

@@ -51,6 +51,13 @@ def of_seeds(seeds: Sequence[int], purpose: str, *, device: "str | torch.device"
     return [torch_generator(seed, purpose, device=device) for seed in seeds]
 
 
+def gumbel(shape: Sequence[int], generator: "torch.Generator") -> "Tensor":
+    """Sample standard Gumbel noise of the given shape, on the generator's device."""
+    import torch  # noqa: PLC0415 - see above
+
+    return torch.empty(tuple(shape), device=generator.device).exponential_(generator=generator).log_().neg_()
+
+
 def draw(
     generators: "Sequence[torch.Generator]", sample: "Callable[[torch.Generator], Tensor]", dim: int = 0
 ) -> "Tensor":

@@ -23,6 +23,7 @@ from operant.ops.distributions import (
     gaussian_mode,
     gaussian_sample,
     gumbel_softmax,
+    one_hot,
     straight_through,
     tanh_gaussian_log_prob,
     tanh_gaussian_mode,
@@ -242,6 +243,12 @@ def test_unimix_against_a_loop(seed, share):
 def test_unimix_of_a_share_that_cannot_be():
     with pytest.raises(ValueError, match=r"share is 1.5, expected a number in \[0, 1\]"):
         unimix(torch.zeros(2), 1.5)
+
+
+def test_one_hot_vectors_are_those_of_pytorch():
+    choices = torch.tensor([[0, 2], [1, 0], [2, 2]])
+    assert torch.equal(one_hot(choices, 4), torch.nn.functional.one_hot(choices, 4).float())
+    assert one_hot(choices, 4, dtype=torch.float64).dtype == torch.float64
 
 
 def test_straight_through_chooses_and_passes_the_gradient_of_the_probabilities():

@@ -44,6 +44,19 @@ def test_drawn_and_chosen_actions_are_in_the_space(space: gymnasium.Space):
             assert space.contains(member)
 
 
+def test_drawn_vectors_are_uniform():
+    drawn = made(BOX).draw((2, 500), rng())
+    assert drawn.shape == (2, 500, 2)
+    assert (drawn.abs() <= 1).all()
+    assert drawn.mean().abs() < 0.1
+
+
+def test_greedy_vectors():
+    outputs = torch.tensor([[0.5, -3.0, 0.2]])
+    assert_close(made(BOX).greedy(outputs), outputs.tanh())
+    assert made(spaces.Discrete(3)).greedy(outputs).tolist() == [[1.0, 0.0, 0.0]]
+
+
 def test_vectors_are_those_of_tanh_and_clipped_noise():
     actions = made(BOX)
     outputs, noise = torch.tensor([[0.5, -3.0]]), torch.tensor([[10.0, -1.0]])

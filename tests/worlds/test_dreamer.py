@@ -180,7 +180,8 @@ def test_imagination_starts_from_the_last_posteriors_and_its_returns_are_those_o
     assert_close(start.features, torch.cat(list(states.features[-3:]), 1))
     (_, given, alive, _), _, behavior = seen["behavior"]
     assert isinstance(given, Imagined)
-    values = torch.stack([found.agent.values(features) for features in imagined.features])
+    logits = torch.stack([found.agent.value_logits(features) for features in imagined.features])
+    values = ops.symmetric_mean(logits, found.support)
     returns = values[-1]
     total = []
     for t in reversed(range(4)):

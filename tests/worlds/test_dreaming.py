@@ -8,7 +8,8 @@ from gymnasium import spaces
 from torch.testing import assert_close
 
 from operant.runtime.rollouts import Rollout
-from operant.worlds.dreaming import Controllers, EpisodeReturns, dream
+from operant.worlds.action_vectors import action_vectors
+from operant.worlds.dreaming import EpisodeReturns, act, dream
 from operant.worlds.mixture_rnn import Imagined, MixtureRNNShape, Noise
 
 CPU = torch.device("cpu")
@@ -16,31 +17,21 @@ CPU = torch.device("cpu")
 
 def test_each_controller_acts_for_its_rows():
     """Two controllers of two rows each: one selects the action of the highest feature, the other the last action."""
-    controllers = Controllers.of(spaces.Discrete(3, start=5), CPU)
+    actions = action_vectors(spaces.Discrete(3, start=5), device=CPU)
     latent, hidden = torch.tensor([[[3.0], [0.0], [3.0], [0.0]]]), torch.tensor([[[0.0], [2.0], [0.0], [2.0]]])
     weights = torch.zeros(1, 2, 3, 3)
     weights[0, 0, 0, 0] = weights[0, 0, 1, 1] = weights[0, 1, 2, 2] = 1.0
-    code = controllers.act(latent, hidden, weights)
+    code = act(actions, latent, hidden, weights)
     assert code.tolist() == [[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]]]
-    assert controllers.to_env(code).tolist() == [[5, 6, 7, 7]]
+    assert actions.to_env(code).tolist() == [[5, 6, 7, 7]]
 
 
 def test_continuous_actions_fill_their_bounds():
-    controllers = Controllers.of(spaces.Box(np.float32([-1, 0]), np.float32([3, 1])), CPU)
+    actions = action_vectors(spaces.Box(np.float32([-1, 0]), np.float32([3, 1])), device=CPU)
     weights = torch.zeros(1, 1, 3, 2)
     weights[..., 2, :] = torch.tensor([-50.0, 50.0])
-    code = controllers.act(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1), weights)
-    assert_close(controllers.to_env(code), torch.tensor([[[-1.0, 1.0]]]))
-    drawn = controllers.random(500, [torch.Generator().manual_seed(seed) for seed in (0, 1)])
-    assert drawn.shape == (2, 500, 2)
-    assert (drawn.abs() <= 1).all()
-    assert drawn.mean().abs() < 0.1
-
-
-def test_random_actions_are_one_hot():
-    drawn = Controllers(3).random(600, [torch.Generator().manual_seed(seed) for seed in (0, 1)])
-    assert (drawn.sum(-1) == 1).all()
-    assert_close(drawn.mean((0, 1)), torch.full((3,), 1 / 3), atol=0.06, rtol=0)
+    code = act(actions, torch.zeros(1, 1, 1), torch.zeros(1, 1, 1), weights)
+    assert_close(actions.to_env(code), torch.tensor([[[-1.0, 1.0]]]))
 
 
 def test_a_dream_by_hand():
@@ -56,19 +47,15 @@ def test_a_dream_by_hand():
             assert noise.end.shape == outputs.shape[:-1]
             return Imagined(outputs[..., :1], outputs[..., 1], outputs[..., 0] >= 3)
 
-    weights = torch.zeros(1, 2, 3, 2)
+    actions, weights = action_vectors(spaces.Discrete(2), device=CPU), torch.zeros(1, 2, 3, 2)
     weights[0, 1, 2, 1] = 1.0
     draws = [Noise.draw((10, 2), 1, 1, torch.Generator().manual_seed(0))]
     noise = Noise(*(torch.stack(part, 1) for part in zip(*draws, strict=True)))
-    returns, length = dream(
-        Counting(), Controllers(2), weights, torch.tensor([[[0.0], [1.0]]]), noise=noise, temperature=1.0
-    )
+    returns, length = dream(Counting(), actions, weights, torch.tensor([[[0.0], [1.0]]]), noise=noise, temperature=1.0)
     assert returns.tolist() == [[0.0, 2.5]]
     assert length.tolist() == [2.5]
     short = Noise(*(part[:1] for part in noise))
-    returns, length = dream(
-        Counting(), Controllers(2), weights, torch.tensor([[[0.0], [1.0]]]), noise=short, temperature=1.0
-    )
+    returns, length = dream(Counting(), actions, weights, torch.tensor([[[0.0], [1.0]]]), noise=short, temperature=1.0)
     assert (returns.tolist(), length.tolist()) == ([[0.0, 1.0]], [1.0])
 
 

@@ -8,7 +8,7 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.testing import assert_close
 
 from operant import ops
-from operant.worlds.imagination import Agent, AgentShape, Choices, Pushes, actions_of, gumbel
+from operant.worlds.imagination import Agent, AgentShape, CategoricalActions, GaussianActions, action_distribution
 from operant.worlds.rssm import State
 from operant.worlds.world_model import WorldShape
 
@@ -42,9 +42,9 @@ def agent(outputs):
     return shape.bind(parameters, ops.symexp_support(11, bound=3.0))
 
 
-def test_choices_against_pytorch():
-    found = actions_of(gymnasium.spaces.Discrete(3, start=4), unimix=0.1, device=CPU)
-    assert isinstance(found, Choices)
+def test_discrete_actions_against_pytorch():
+    found = action_distribution(gymnasium.spaces.Discrete(3, start=4), unimix=0.1, device=CPU)
+    assert isinstance(found, CategoricalActions)
     outputs, taken = drawn(S, N, 3), torch.tensor([[0, 1, 2, 1, 0]] * S)
     theirs = Categorical(probs=0.9 * outputs.softmax(-1) + 0.1 / 3)
     log_prob, entropy = found.log_prob_entropy(outputs, taken)
@@ -56,16 +56,16 @@ def test_choices_against_pytorch():
     assert found.sample(outputs, None).equal(outputs.argmax(-1))
 
 
-def test_choices_are_drawn_with_their_probabilities():
-    found = Choices(gymnasium.spaces.Discrete(2), 0.1)
+def test_discrete_actions_are_drawn_with_their_probabilities():
+    found = CategoricalActions(gymnasium.spaces.Discrete(2), 0.1)
     outputs = torch.tensor([0.8, 0.2]).log().expand(20_000, 2)
     taken = found.sample(outputs, found.noise((20_000,), torch.Generator().manual_seed(0)))
     assert taken.float().mean().item() == pytest.approx(0.9 * 0.2 + 0.05, abs=0.01)
 
 
-def test_pushes_against_pytorch():
-    found = actions_of(BOX, unimix=0.1, device=CPU)
-    assert isinstance(found, Pushes)
+def test_continuous_actions_against_pytorch():
+    found = action_distribution(BOX, unimix=0.1, device=CPU)
+    assert isinstance(found, GaussianActions)
     outputs, noise = 3 * drawn(S, N, 4), drawn(S, N, 2, seed=1)
     mean, std = outputs[..., :2].tanh(), 0.9 * (outputs[..., 2:] + 2).sigmoid() + 0.1
     theirs = Independent(Normal(mean, std), 1)
@@ -77,20 +77,14 @@ def test_pushes_against_pytorch():
     assert_close(found.sample(outputs, None), mean)
 
 
-def test_pushes_out_of_bounds_take_effect_as_their_bounds():
-    found = Pushes(BOX, CPU)
+def test_actions_out_of_bounds_take_effect_as_their_bounds():
+    found = GaussianActions(BOX, CPU)
     taken = torch.tensor([[3.0, -0.5], [-3.0, 1.5]])
     assert found.encode(taken).tolist() == [[1.0, -0.5], [-1.0, 1.0]]
     assert found.to_env(taken).tolist() == [[2.0, 1.5], [-2.0, 6.0]]
 
 
-def test_gumbel_noise_has_its_mean_and_variance():
-    noise = gumbel((200_000,), torch.Generator().manual_seed(0))
-    assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
-    assert noise.var().item() == pytest.approx(np.pi**2 / 6, abs=0.03)
-
-
-@pytest.mark.parametrize("actions", [Choices(gymnasium.spaces.Discrete(2), 0.01), Pushes(BOX, CPU)])
+@pytest.mark.parametrize("actions", [CategoricalActions(gymnasium.spaces.Discrete(2), 0.01), GaussianActions(BOX, CPU)])
 def test_imagination_follows_actor_and_prior_from_where_it_starts(actions):
     found = agent(actions.outputs)
     start = State(drawn(S, N, 8).requires_grad_(), drawn(S, N, 12).requires_grad_())
@@ -114,6 +108,6 @@ def test_actor_and_critic_begin_even():
     parameters = torch.stack([shape.initial(torch.Generator().manual_seed(seed)) for seed in (3, 5)])
     found = shape.bind(parameters, ops.symexp_support(11))
     features = drawn(S, N, WORLD.rssm.features)
-    assert (found.values(features) == 0).all()
+    assert (ops.symmetric_mean(found.value_logits(features), found.support) == 0).all()
     assert found.policy(features).abs().max() < 0.1
     assert torch.equal(shape.critic_of(parameters), torch.cat([view.flatten(1) for view in found.critic], 1))

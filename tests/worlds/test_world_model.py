@@ -130,8 +130,7 @@ def test_nothing_is_expected_before_anything_is_learned():
     assert (world.rewards(features) == 0).all()
 
 
-def test_vectors_of_any_size_are_decoded_from_squashed_ones():
-    world = bound()
+def test_decoded_images_have_the_shape_of_observations():
+    world = bound(SHAPES["image"])
     features = torch.randn(S, 7, VECTOR.rssm.features, generator=torch.Generator().manual_seed(0))
-    assert_close(ops.symlog(world.decode(features)), world.model.decoder(world.decoder, features))
-    assert bound(SHAPES["image"]).decode(features).shape == (S, 7, 1, 8, 8)
+    assert world.model.decoder(world.decoder, features).shape == (S, 7, 1, 8, 8)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant import streams
 from operant.nets.action_bounds import bounds_within, is_continuous
 from operant.ops import categorical_fisher, categorical_kl, gaussian_fisher, gaussian_kl
 from operant.ops import distributions as d
@@ -87,8 +88,7 @@ class _Logits:
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample standard Gumbel noise, one number per logit."""
-        exponential = torch.empty((*shape, self.outputs), device=generator.device).exponential_(generator=generator)
-        return exponential.log_().neg_()
+        return streams.gumbel((*shape, self.outputs), generator)
 
     def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
         """Return the probabilities `[S, M, outputs]`; those of several choices are concatenated."""

@@ -69,6 +69,14 @@ def gumbel_softmax(
     return softmax((logits + noise) / temperature, -1)
 
 
+def one_hot(choices: Int64[Tensor, "*B"], count: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B A"]:
+    """Return one-hot vectors of `choices`, numbers from 0 to `count - 1`.
+
+    Their values are not read, unlike by `torch.nn.functional.one_hot`, so on a GPU nothing waits for them.
+    """
+    return (choices.unsqueeze(-1) == torch.arange(count, device=choices.device)).to(dtype)
+
+
 def straight_through(log_probs: Float[Tensor, "*B A"], choices: Int64[Tensor, "*B"]) -> Float[Tensor, "*B A"]:
     """Return one-hot vectors of `choices` with the gradient of the probabilities (Bengio et al. 2013, arXiv 1308.3432).
 
@@ -77,8 +85,7 @@ def straight_through(log_probs: Float[Tensor, "*B A"], choices: Int64[Tensor, "*
         choices: Samples from them.
     """
     probabilities = log_probs.exp()
-    every = torch.arange(log_probs.shape[-1], device=log_probs.device)
-    chosen = (choices.unsqueeze(-1) == every).to(log_probs.dtype)
+    chosen = one_hot(choices, log_probs.shape[-1], dtype=log_probs.dtype)
     return chosen + (probabilities - probabilities.detach())
 
 

@@ -1,4 +1,7 @@
-"""Actions of deterministic policies as vectors: in [-1, 1] by tanh, or one-hot by a relaxed choice."""
+"""Actions of deterministic policies as vectors: in [-1, 1] by tanh, or one-hot by the largest output.
+
+World Models acts by the vectors as they are; MR.Q also explores with noise, and differentiates through relaxed choices.
+"""
 
 from typing import Any, Protocol
 
@@ -6,7 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import ops, streams
 from operant.nets import Bounded
 
 
@@ -21,6 +24,10 @@ class ActionVectors(Protocol):
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample actions `[*shape, A]` uniformly."""
+        ...
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Return the vectors `[..., A]` for the policy's outputs `[..., A]`."""
         ...
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -52,6 +59,10 @@ class BoxActions(Bounded):
         super().__init__(space, device=device)
         self.width = self.dimensions
 
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Return the vectors."""
+        return outputs.tanh()
+
     def relaxed(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
         """Return the vectors."""
         return outputs.tanh()
@@ -75,17 +86,21 @@ class OneHotActions:
         device: device of the actions.
     """
 
-    def __init__(self, space: gymnasium.spaces.Discrete, *, temperature: float, device: torch.device) -> None:
+    def __init__(self, space: gymnasium.spaces.Discrete, *, device: torch.device, temperature: float = 1.0) -> None:
         self.width, self.start, self.temperature = int(space.n), int(space.start), temperature
         self.device = device
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample one-hot vectors uniformly."""
-        return self._one_hot(torch.randint(self.width, shape, generator=generator, device=self.device))
+        return ops.one_hot(torch.randint(self.width, shape, generator=generator, device=self.device), self.width)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Return one-hot vectors of the largest outputs."""
+        return ops.one_hot(outputs.argmax(-1), self.width)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample Gumbel noise followed by normal noise, `[*shape, 2 A]`."""
-        gumbel = torch.empty((*shape, self.width), device=self.device).exponential_(generator=generator).log_().neg_()
+        gumbel = streams.gumbel((*shape, self.width), generator)
         normal = torch.empty((*shape, self.width), device=self.device).normal_(generator=generator)
         return torch.cat((gumbel, normal), -1)
 
@@ -100,18 +115,14 @@ class OneHotActions:
         if noise is not None:
             shift = std * noise[..., self.width :]
             actions = actions + HALF_RANGE * (shift if clip is None else shift.clamp(-clip, clip))
-        return self._one_hot(actions.argmax(-1))
+        return self.greedy(actions)
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Convert actions to members of the space."""
         return actions.argmax(-1) + self.start
 
-    def _one_hot(self, choices: Tensor) -> Tensor:
-        every = torch.arange(self.width, device=self.device)
-        return (choices.unsqueeze(-1) == every).float()  # without reading the values
 
-
-def action_vectors(space: gymnasium.Space[Any], *, temperature: float, device: torch.device) -> ActionVectors:
+def action_vectors(space: gymnasium.Space[Any], *, device: torch.device, temperature: float = 1.0) -> ActionVectors:
     """Return the action vectors of a space; the temperature applies to relaxed choices."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return OneHotActions(space, temperature=temperature, device=device)

@@ -34,7 +34,7 @@ from operant.runtime.rollouts import Collector
 from operant.runtime.weights import Weights
 from operant.worlds.dreamer_config import PRESETS, DreamerConfig
 from operant.worlds.frames import Frames, frames_of
-from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, actions_of, gumbel
+from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, action_distribution
 from operant.worlds.replay_learner import ReplayLearner, require_sequence
 from operant.worlds.rssm import State, sampled
 from operant.worlds.world_model import WorldShape, by_row, merged
@@ -126,7 +126,7 @@ class Dreamer(ReplayLearner):
         start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
         self.features = self.collector.features
-        self.actions = actions_of(env.action_space, unimix=config.unimix, device=env.device)
+        self.actions = action_distribution(env.action_space, unimix=config.unimix, device=env.device)
         self.networks = Agent(AgentShape(self._world_shape(), self.actions.outputs, config.head_layers))
         self.support = ops.symexp_support(config.bins).to(env.device)
         initial = [self.networks.initial(streams.torch_generator(seed, "networks")) for seed in seeds]
@@ -193,7 +193,7 @@ class Dreamer(ReplayLearner):
         """Take `num_steps` steps in every environment, and store them."""
         config, rssm = self.config, self.networks.shape.world.rssm
         shape = config.num_steps, config.num_envs
-        chance = torch.stack([gumbel((*shape, rssm.stoch, rssm.classes), stream) for stream in self.streams], 1)
+        chance = torch.stack([streams.gumbel((*shape, rssm.stoch, rssm.classes), stream) for stream in self.streams], 1)
         noise = torch.stack([self.actions.noise(shape, stream) for stream in self.streams], 1)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -241,10 +241,9 @@ class Dreamer(ReplayLearner):
         config, rssm = self.config, self.networks.shape.world.rssm
         shape = config.imagination_horizon, config.batch_size * self.imagined_frames
         variables = rssm.stoch, rssm.classes
-        frames = config.sequence_length, config.batch_size
+        posterior, prior = (config.sequence_length, config.batch_size, *variables), (*shape, *variables)
         drawn = [
-            (gumbel((*frames, *variables), s), gumbel((*shape, *variables), s), self.actions.noise(shape, s))
-            for s in self.streams
+            (streams.gumbel(posterior, s), streams.gumbel(prior, s), self.actions.noise(shape, s)) for s in self.streams
         ]
         return Draws(*(torch.stack(column, 1) for column in zip(*drawn, strict=True)))
 
@@ -376,7 +375,7 @@ class Dreamer(ReplayLearner):
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of one action, and of the state, for each of `rows` environments per seed."""
         rssm, shape = self.networks.shape.world.rssm, (len(self.seeds), rows)
-        chance = gumbel((*shape, rssm.stoch * rssm.classes), generator)
+        chance = streams.gumbel((*shape, rssm.stoch * rssm.classes), generator)
         return torch.cat((chance, self.actions.noise(shape, generator)), -1)
 
     def begin_anew(self) -> None:

@@ -1,72 +1,32 @@
 """Linear controllers, and their returns in imagined episodes and in rollouts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
-
-import gymnasium
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from operant.envs.spaces import discrete
-from operant.nets import Bounded, is_continuous
 from operant.runtime.rollouts import Rollout
+from operant.worlds.action_vectors import ActionVectors
 from operant.worlds.mixture_rnn import MixtureRNN, Noise
 
 
-@dataclass(frozen=True)
-class Controllers:
-    """Controllers with weights `[S, K, F, A]` for the features latent vector, recurrent state, and 1.
+def act(actions: ActionVectors, latent: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
+    """Return the action vectors `[S, M, A]` of linear controllers, each for M / K rows.
 
-    Their actions are encoded as `[..., A]` for the model: one-hot vectors, or numbers in [-1, 1].
+    Their features are latent vector, hidden state, and 1.
 
-    Attributes:
-        actions: A.
-        first: index of the first discrete action.
-        bounds: bounds of continuous actions; None: they are discrete.
+    Args:
+        actions: actions as vectors.
+        latent: `[S, M, Z]`.
+        hidden: `[S, M, H]`.
+        weights: `[S, K, F, A]` of K controllers.
     """
-
-    actions: int
-    first: int = 0
-    bounds: Bounded | None = None
-
-    @classmethod
-    def of(cls, space: gymnasium.Space[Any], device: torch.device) -> Self:
-        """Return the controllers for an action space."""
-        if is_continuous(space):
-            bounds = Bounded(space, device=device)
-            return cls(bounds.dimensions, bounds=bounds)
-        choices = discrete(space)
-        return cls(int(choices.n), int(choices.start))
-
-    def act(self, latent: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
-        """Return the encoded actions `[S, M, A]` of the controllers, each for M / K rows.
-
-        Args:
-            latent: `[S, M, Z]`.
-            hidden: `[S, M, H]`.
-            weights: `[S, K, F, A]`.
-        """
-        features = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
-        scores = (torch.unflatten(features, 1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
-        return scores.tanh() if self.bounds is not None else one_hot(scores.argmax(-1), self.actions).float()
-
-    def random(self, rows: int, generators: Sequence[torch.Generator]) -> Tensor:
-        """Sample encoded random actions `[S, rows, A]`, with one generator per seed."""
-        if self.bounds is not None:
-            return torch.stack([self.bounds.uniform((rows,), generator) for generator in generators])
-        drawn = [torch.randint(self.actions, (rows,), generator=g, device=g.device) for g in generators]
-        return one_hot(torch.stack(drawn), self.actions).float()
-
-    def to_env(self, code: Tensor) -> Tensor:
-        """Convert encoded actions to members of the action space."""
-        return code.argmax(-1) + self.first if self.bounds is None else self.bounds.to_env(code)
+    features = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
+    outputs = torch.unflatten(features, 1, (weights.shape[1], -1)) @ weights
+    return actions.greedy(outputs.flatten(1, 2))
 
 
 @torch.no_grad()
 def dream(
-    model: MixtureRNN, controllers: Controllers, weights: Tensor, latent: Tensor, *, noise: Noise, temperature: float
+    model: MixtureRNN, actions: ActionVectors, weights: Tensor, latent: Tensor, *, noise: Noise, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Return the mean returns `[S, K]` of controllers in imagined episodes, and the mean length `[S]` of the episodes.
 
@@ -74,7 +34,7 @@ def dream(
 
     Args:
         model: model of the environment.
-        controllers: policies that act in it.
+        actions: actions as vectors, the inputs of the model.
         weights: `[S, K, F, A]` weights of the controllers.
         latent: `[S, R, Z]`, initial latent vectors of the R episodes per controller.
         noise: `[T, S, R, ...]`, noise of T steps, the maximum length of an episode.
@@ -86,7 +46,7 @@ def dream(
     alive = torch.ones(latent.shape[:2], dtype=torch.bool, device=latent.device)
     total, length = latent.new_zeros(latent.shape[:2]), latent.new_zeros(latent.shape[:2])
     for t in range(len(noise.end)):
-        code = controllers.act(latent, hidden, weights)
+        code = act(actions, latent, hidden, weights)
         outputs, hidden = model.follow(latent, code, hidden)
         now = Noise(*(part[t].repeat(1, population, *[1] * (part.dim() - 3)) for part in noise))
         latent, rewards, ends = model.imagine(outputs, now, temperature)

@@ -11,8 +11,9 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from operant import ops
-from operant.nets import Bounded, Slots, StackedNormedMLP, shares
+from operant import ops, streams
+from operant.nets import Slots, StackedNormedMLP, shares
+from operant.worlds.action_vectors import BoxActions
 from operant.worlds.rssm import State
 from operant.worlds.world_model import BoundWorld, WorldModel, WorldShape
 
@@ -20,7 +21,7 @@ STD = (0.1, 1.0)
 """Bounds of the standard deviations of continuous actions."""
 
 
-class Actions(Protocol):
+class ActionDistribution(Protocol):
     """Action distributions, parameterized by the outputs of an actor.
 
     Attributes:
@@ -52,7 +53,7 @@ class Actions(Protocol):
         ...
 
 
-class Choices:
+class CategoricalActions:
     """Discrete actions, each with a minimum probability.
 
     Args:
@@ -66,7 +67,7 @@ class Choices:
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample standard Gumbel noise."""
-        return gumbel((*shape, self.width), generator)
+        return streams.gumbel((*shape, self.width), generator)
 
     def sample(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
         """Return choices `[...]` by the Gumbel-max trick, or the most likely ones."""
@@ -80,15 +81,14 @@ class Choices:
 
     def encode(self, actions: Tensor) -> Tensor:
         """Return one-hot vectors `[..., width]`."""
-        every = torch.arange(self.width, device=actions.device)
-        return (actions.unsqueeze(-1) == every).float()  # without reading the values
+        return ops.one_hot(actions, self.width)
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Convert actions to members of the space."""
         return actions + self.start
 
 
-class Pushes:
+class GaussianActions:
     """Vectors in [-1, 1] from a normal distribution with mean in [-1, 1] and bounded standard deviation.
 
     Args:
@@ -97,13 +97,13 @@ class Pushes:
     """
 
     def __init__(self, space: gymnasium.Space[Any], device: torch.device) -> None:
-        self.bounds = Bounded(space, device=device)
-        self.width = self.bounds.dimensions
+        self.vectors = BoxActions(space, device=device)
+        self.width = self.vectors.width
         self.outputs = 2 * self.width
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Sample standard normal noise."""
-        return self.bounds.normal(shape, generator)
+        return self.vectors.noise(shape, generator)
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation."""
@@ -126,18 +126,14 @@ class Pushes:
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Convert actions to members of the space."""
-        return self.bounds.to_env(self.encode(actions))
+        return self.vectors.to_env(self.encode(actions))
 
 
-def actions_of(space: gymnasium.Space[Any], *, unimix: float, device: torch.device) -> Actions:
+def action_distribution(space: gymnasium.Space[Any], *, unimix: float, device: torch.device) -> ActionDistribution:
     """Return the distributions over the actions of a space."""
-    return Choices(space, unimix) if isinstance(space, gymnasium.spaces.Discrete) else Pushes(space, device)
-
-
-def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Sample standard Gumbel noise."""
-    drawn = torch.empty(shape, device=generator.device).exponential_(generator=generator)
-    return drawn.log_().neg_()
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return CategoricalActions(space, unimix)
+    return GaussianActions(space, device)
 
 
 class Imagined(NamedTuple):
@@ -223,12 +219,8 @@ class BoundAgent:
         """Return the critic's logits `[S, M, K]` at states `[S, M, F]`."""
         return self.shape.critic(self.critic, features)
 
-    def values(self, features: Tensor) -> Tensor:
-        """Return the values `[S, M]` of states `[S, M, F]`."""
-        return ops.symmetric_mean(self.value_logits(features), self.support)
-
     @torch.no_grad()
-    def imagine(self, start: State, actions: Actions, chance: Tensor, noise: Tensor) -> Imagined:
+    def imagine(self, start: State, actions: ActionDistribution, chance: Tensor, noise: Tensor) -> Imagined:
         """Imagine trajectories of the actor with the prior.
 
         Args:

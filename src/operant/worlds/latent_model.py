@@ -104,9 +104,8 @@ class LatentModel:
 
     def follow(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latent states `[S, M, H]` after actions `[S, M]`, and logits `[S, M, K]` of the rewards."""
-        every = torch.arange(self.shape.actions, device=actions.device)
-        one_hot = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without reading the values
-        outputs = self.networks[1](self.layers[1], torch.cat((latent, one_hot), -1))
+        encoded = ops.one_hot(actions, self.shape.actions, dtype=latent.dtype)
+        outputs = self.networks[1](self.layers[1], torch.cat((latent, encoded), -1))
         change, reward = outputs.split_with_sizes([self.shape.latent, self.shape.atoms], dim=-1)
         return _scaled(latent + change), reward
 

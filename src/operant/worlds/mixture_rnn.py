@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import ops, streams
 from operant.nets import Memory, StackedGRU
 from operant.nets.mlp import Layers
 
@@ -37,7 +37,7 @@ class Noise(NamedTuple):
     def draw(cls, shape: Sequence[int], components: int, latent: int, generator: torch.Generator) -> "Noise":
         """Sample the noise of imagined steps of the given shape."""
         device = generator.device
-        choice = torch.empty(*shape, components, device=device).exponential_(generator=generator).log().neg()
+        choice = streams.gumbel((*shape, components), generator)
         point = torch.empty(*shape, latent + 1, device=device).normal_(generator=generator)
         return cls(choice, point, torch.rand(*shape, generator=generator, device=device))
 

@@ -123,7 +123,7 @@ class Planner:
             `[..., A]` samples of the Gumbel distribution; for pUCT `[..., A + 1]`, samples of the Dirichlet
             distribution and a uniform number that selects the action.
         """
-        if self.kind == "gumbel":
+        if self.kind == "gumbel":  # not `streams.gumbel`, whose other formula gives searches other noise
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
             return -(-uniform.log()).log()
         gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - torch.distributions calls it without a generator

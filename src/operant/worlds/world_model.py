@@ -184,11 +184,6 @@ class BoundWorld:
         target = frames.obs.float() / 255 if self.model.shape.sees_images else ops.symlog(frames.obs)
         return (decoded - target).square().flatten(3).sum(-1)
 
-    def decode(self, features: Tensor) -> Tensor:
-        """Return the decoded observations of states `[S, M, F]`; images are in [0, 1]."""
-        decoded = self.model.decoder(self.decoder, features)
-        return decoded if self.model.shape.sees_images else ops.symexp(decoded)
-
     def rewards(self, features: Tensor) -> Tensor:
         """Return the expected rewards `[S, M]` of transitions to states `[S, M, F]`."""
         return ops.symmetric_mean(self.model.reward(self.reward, features), self.support)

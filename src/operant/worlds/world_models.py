@@ -32,8 +32,10 @@ from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Act, Collector, Rollout, all_episodes
 from operant.runtime.weights import Weights
 from operant.state import State
+from operant.worlds import dreaming
+from operant.worlds.action_vectors import action_vectors
 from operant.worlds.autoencoder import StackedVAE
-from operant.worlds.dreaming import Controllers, EpisodeReturns, dream
+from operant.worlds.dreaming import EpisodeReturns
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
 from operant.worlds.replay_learner import ReplayLearner
@@ -114,7 +116,7 @@ class WorldModels(ReplayLearner):
         start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
         self.features = self.collector.features
-        self.controllers = Controllers.of(env.action_space, env.device)
+        self.actions = action_vectors(env.action_space, device=env.device)
         self._make_networks()
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
         self.streams = [streams.torch_generator(seed, "world models", device=env.device) for seed in seeds]
@@ -126,7 +128,7 @@ class WorldModels(ReplayLearner):
 
     def _make_networks(self) -> None:
         config = self.config
-        actions = self.controllers.actions
+        actions = self.actions.width
         self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_encoder)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
@@ -226,9 +228,9 @@ class WorldModels(ReplayLearner):
             code = (
                 self._controlled(obs, self.controller.unsqueeze(1), t)
                 if self.rounds
-                else self.controllers.random(obs.shape[1], self.streams)
+                else streams.draw(self.streams, lambda stream: self.actions.draw((obs.shape[1],), stream))
             )
-            return (code,), self.controllers.to_env(code)
+            return (code,), self.actions.to_env(code)
 
         rollout = self._played(self.config.num_steps, act)
         dropped = self.replay.add(rollout, rollout.kept[0])
@@ -252,7 +254,7 @@ class WorldModels(ReplayLearner):
         if t:
             self.starts = self.collector.starts()
         latent, hidden = self.bound_vision.encode(obs)[0], self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
-        code = self.controllers.act(latent, hidden, weights)
+        code = dreaming.act(self.actions, latent, hidden, weights)
         self.hidden = self.bound_model.follow(latent, code, hidden)[1]
         return code
 
@@ -360,8 +362,8 @@ class WorldModels(ReplayLearner):
         shape = horizon, config.rollouts
         drawn = [Noise.draw(shape, config.mixture_components, config.latent_size, s) for s in self.streams]
         noise = Noise(*(torch.stack(part, 1) for part in zip(*drawn, strict=True)))
-        returns, lengths = dream(
-            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.dream_temperature
+        returns, lengths = dreaming.dream(
+            self.bound_model, self.actions, weights, latent, noise=noise, temperature=config.dream_temperature
         )
         return returns, {"dream/episode_length": lengths}
 
@@ -406,7 +408,7 @@ class WorldModels(ReplayLearner):
         """Return the mean returns `[S, K]` of controllers `[S, K, F, A]` in the environment, and metrics."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
-            return (), self.controllers.to_env(self._controlled(obs, weights, t))
+            return (), self.actions.to_env(self._controlled(obs, weights, t))
 
         episodes, reports, left = EpisodeReturns(self.starts), list[Metrics](), self._trial_steps
         while left:  # a rollout of all steps would keep all of their images
@@ -425,8 +427,8 @@ class WorldModels(ReplayLearner):
         mean, log_std = self.bound_vision.encode(self.features.by_seed(obs))
         latent = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
         hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if memory is None else memory
-        code = self.controllers.act(latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
-        return self.controllers.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
+        code = dreaming.act(self.actions, latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
+        return self.actions.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of the latent vectors of `rows` environments per seed."""
