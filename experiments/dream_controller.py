@@ -68,7 +68,7 @@ def learn(state: State, values: dict[str, Any], generations: int) -> dict[str, A
     curve, fitness = [score(found)], []
     before = found.consumed
     for generation in range(1, generations + 1):
-        fitness.append(found.control()["control/fitness"].tolist())
+        fitness.append(found.train_controller()["control/fitness"].tolist())
         if generation % EVERY == 0:
             curve.append(score(found))
             print(values, generation, np.round(curve[-1], 2), np.round(np.mean(fitness[-EVERY:], 0), 2), flush=True)

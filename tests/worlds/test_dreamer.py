@@ -143,11 +143,11 @@ def test_acting_carries_the_states_that_learning_follows():
         obs.append(obs[-1] + 0.1)
     before = [torch.zeros_like(found.actions.encode(taken[0])), *map(found.actions.encode, taken[:-1])]
     world = found.agent.world
-    looked = torch.stack([world.look(seen) for seen in obs[:-1]])
-    driven = torch.stack([world.rssm.drive(actions) for actions in before])
-    goes_on = torch.ones(6, 2, 4, 1)
-    goes_on[0] = 0
-    states, _ = world.rssm.observe(looked, driven, goes_on, chance)
+    embedded_obs = torch.stack([world.embed_obs(seen) for seen in obs[:-1]])
+    embedded_actions = torch.stack([world.rssm.embed_action(actions) for actions in before])
+    continues = torch.ones(6, 2, 4, 1)
+    continues[0] = 0
+    states, _ = world.rssm.observe(embedded_obs, embedded_actions, continues, chance)
     assert_close(states.features, torch.stack(memories)[..., : -found.actions.width])
 
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from operant import ops
 from operant.worlds.imagination import Agent, AgentShape, CategoricalActions, GaussianActions, action_distribution
-from operant.worlds.rssm import State
+from operant.worlds.rssm import RSSMShape, State
 from operant.worlds.world_model import WorldShape
 
 S, N, H = 2, 5, 3
@@ -17,17 +17,10 @@ CPU = torch.device("cpu")
 BOX = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 6.0], np.float32))
 WORLD = WorldShape(
     observation=(5,),
-    actions=2,
-    deter=8,
-    stoch=3,
-    classes=4,
-    units=6,
+    rssm=RSSMShape(actions=2, deter=8, stoch=3, classes=4, units=6, blocks=1, prior_layers=1, unimix=0.01),
     layers=1,
-    prior_layers=1,
-    blocks=1,
     depth=2,
     bins=11,
-    unimix=0.01,
 )
 
 

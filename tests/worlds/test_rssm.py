@@ -10,11 +10,11 @@ from torch.testing import assert_close
 from operant.worlds.rssm import RSSM, RSSMShape, State, sampled
 
 SEEDS = (3, 5)
-SHAPE = RSSMShape(embedding=5, actions=2, deter=8, stoch=3, classes=4, units=6, blocks=1, prior_layers=1, unimix=0.01)
+SHAPE = RSSMShape(actions=2, deter=8, stoch=3, classes=4, units=6, blocks=1, prior_layers=1, unimix=0.01)
 
 
 def bound(shape=SHAPE, seeds=SEEDS):
-    model = RSSM(shape)
+    model = RSSM(shape, 5)
     parameters = torch.stack([model.initial(torch.Generator().manual_seed(seed)) for seed in seeds])
     parameters += torch.randn(parameters.shape, generator=torch.Generator().manual_seed(9)) * 0.1
     return model.bind(model.views(parameters))
@@ -32,7 +32,7 @@ def hidden(x, scale, shift):
 def test_a_step_against_the_equations_of_a_single_row(blocks):
     found = bound(replace(SHAPE, blocks=blocks))
     state, actions = State(drawn(2, 7, 8), drawn(2, 7, 12, seed=1)), drawn(2, 7, 2, seed=2)
-    after = found.advance(state, found.drive(actions))
+    after = found.sequence_model(state, found.embed_action(actions))
     for s in range(2):
         for m in range(7):
             h = state.deter[s, m]
@@ -53,7 +53,10 @@ def test_a_step_against_the_equations_of_a_single_row(blocks):
 
 def test_every_class_has_a_least_probability():
     found = bound()
-    for log_probs in (found.expect(100 * drawn(2, 7, 8)), found.recognize(drawn(2, 7, 8), found.look(drawn(2, 7, 5)))):
+    for log_probs in (
+        found.prior_log_probs(100 * drawn(2, 7, 8)),
+        found.posterior_log_probs(drawn(2, 7, 8), found.embed_obs(drawn(2, 7, 5))),
+    ):
         assert log_probs.shape == (2, 7, 3, 4)
         assert_close(log_probs.exp().sum(-1), torch.ones(2, 7, 3))
         assert log_probs.exp().min() >= 0.01 / 4 - 1e-7
@@ -62,7 +65,7 @@ def test_every_class_has_a_least_probability():
 def test_the_posterior_sees_the_state_and_the_observation():
     found = bound()
     deter, embedded = drawn(2, 7, 8).requires_grad_(), drawn(2, 7, 5).requires_grad_()
-    first = found.recognize(deter, found.look(embedded))[..., 0].sum()
+    first = found.posterior_log_probs(deter, found.embed_obs(embedded))[..., 0].sum()
     for gradient in torch.autograd.grad(first, (deter, embedded)):
         assert (gradient.abs().sum(-1) > 0).all()
 
@@ -70,15 +73,15 @@ def test_the_posterior_sees_the_state_and_the_observation():
 def test_following_a_sequence_is_stepping_through_it():
     found = bound()
     embedded, actions, noise = drawn(5, 2, 7, 5), drawn(5, 2, 7, 2), drawn(5, 2, 7, 3, 4)
-    goes_on = torch.ones(5, 2, 7, 1)
-    goes_on[0], goes_on[3, 1, 2] = 0, 0
-    looked = torch.stack([found.look(x) for x in embedded])
-    driven = torch.stack([found.drive(x) for x in actions])
-    states, posterior = found.observe(looked, driven, goes_on, noise)
+    continues = torch.ones(5, 2, 7, 1)
+    continues[0], continues[3, 1, 2] = 0, 0
+    seen = torch.stack([found.embed_obs(x) for x in embedded])
+    taken = torch.stack([found.embed_action(x) for x in actions])
+    states, posterior = found.observe(seen, taken, continues, noise)
     state = found.start(2, 7)
     for t in range(5):
-        deter = found.advance(State(*(part * goes_on[t] for part in state)), driven[t])
-        log_probs = found.recognize(deter, looked[t])
+        deter = found.sequence_model(State(*(part * continues[t] for part in state)), taken[t])
+        log_probs = found.posterior_log_probs(deter, seen[t])
         state = State(deter, sampled(log_probs, noise[t]))
         assert_close(states.deter[t], state.deter)
         assert_close(posterior[t], log_probs)
@@ -90,11 +93,11 @@ def test_nothing_passes_a_first_frame():
     """Later states do not depend on earlier ones, and no gradient flows across a first frame."""
     found = bound()
     embedded, noise = drawn(4, 2, 7, 5).requires_grad_(), drawn(4, 2, 7, 3, 4)
-    goes_on = torch.ones(4, 2, 7, 1)
-    goes_on[[0, 2]] = 0
-    looked = torch.stack([found.look(x) for x in embedded])
-    driven = torch.stack([found.drive(torch.zeros(2, 7, 2))] * 4)
-    states, _ = found.observe(looked, driven, goes_on, noise)
+    continues = torch.ones(4, 2, 7, 1)
+    continues[[0, 2]] = 0
+    seen = torch.stack([found.embed_obs(x) for x in embedded])
+    taken = torch.stack([found.embed_action(torch.zeros(2, 7, 2))] * 4)
+    states, _ = found.observe(seen, taken, continues, noise)
     (gradient,) = torch.autograd.grad(states.features[2:].square().sum(), embedded)
     assert (gradient[:2] == 0).all()
     assert (gradient[2:] != 0).any()
@@ -104,9 +107,9 @@ def test_imagination_draws_from_the_prior():
     found = bound()
     state, actions, noise = State(drawn(2, 7, 8), drawn(2, 7, 12)), drawn(2, 7, 2), drawn(2, 7, 3, 4)
     after = found.imagine(state, actions, noise)
-    deter = found.advance(state, found.drive(actions))
+    deter = found.sequence_model(state, found.embed_action(actions))
     assert_close(after.deter, deter)
-    assert_close(after.stoch, sampled(found.expect(deter), noise))
+    assert_close(after.stoch, sampled(found.prior_log_probs(deter), noise))
 
 
 def test_without_noise_the_most_likely_classes_are_taken():
@@ -115,14 +118,14 @@ def test_without_noise_the_most_likely_classes_are_taken():
 
 
 def test_each_seed_has_its_own_model():
-    model = RSSM(SHAPE)
+    model = RSSM(SHAPE, 5)
     rows = [model.initial(torch.Generator().manual_seed(seed)) for seed in SEEDS]
     both, alone = (model.bind(model.views(torch.stack(parts))) for parts in (rows, rows[1:]))
     state, actions = State(drawn(2, 7, 8), drawn(2, 7, 12)), drawn(2, 7, 2)
-    found = both.advance(state, both.drive(actions))
-    assert_close(found[1:], alone.advance(State(*(part[1:] for part in state)), alone.drive(actions[1:])))
+    found = both.sequence_model(state, both.embed_action(actions))
+    assert_close(found[1:], alone.sequence_model(State(*(part[1:] for part in state)), alone.embed_action(actions[1:])))
 
 
 def test_blocks_divide_the_state():
     with pytest.raises(ValueError, match="blocks must divide deter, which is 8, got 3"):
-        RSSM(replace(SHAPE, blocks=3))
+        RSSM(replace(SHAPE, blocks=3), 5)

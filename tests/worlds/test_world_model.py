@@ -9,22 +9,16 @@ from torch.testing import assert_close
 from operant import ops
 from operant.nets import shares
 from operant.worlds.frames import Frames
+from operant.worlds.rssm import RSSMShape
 from operant.worlds.world_model import WorldModel, WorldShape, by_row, merged
 
 L, S, M = 4, 2, 3
 VECTOR = WorldShape(
     observation=(5,),
-    actions=2,
-    deter=8,
-    stoch=3,
-    classes=4,
-    units=6,
+    rssm=RSSMShape(actions=2, deter=8, stoch=3, classes=4, units=6, blocks=1, prior_layers=1, unimix=0.01),
     layers=1,
-    prior_layers=1,
-    blocks=1,
     depth=2,
     bins=11,
-    unimix=0.01,
 )
 SHAPES = {"vector": VECTOR, "image": replace(VECTOR, observation=(1, 8, 8))}
 SUPPORT = ops.symexp_support(11, bound=3.0)
@@ -66,7 +60,7 @@ def test_axes_there_and_back():
 
 def test_the_encoder_distinguishes_vectors_that_differ_in_length_alone():
     world, squashed = bound(noise=0.0), torch.tensor([0.5, -1.0, 0.2, 0.1, 2.0]).expand(S, 1, -1)
-    near, far = (world.look(ops.symexp(factor * squashed)) for factor in (1.0, 0.2))
+    near, far = (world.embed_obs(ops.symexp(factor * squashed)) for factor in (1.0, 0.2))
     assert ((near - far).abs().amax(-1) > 0.1).all()
 
 
@@ -77,7 +71,7 @@ def test_losses_against_a_loop(kind):
     losses = world.losses(seen, states, posterior, free=0.5)
     for t in range(L):
         features = states.features[t]
-        prior = world.rssm.expect(states.deter[t])
+        prior = world.rssm.prior_log_probs(states.deter[t])
         divergence = ops.categorical_kl(posterior[t], prior).sum(-1).clamp(min=0.5)
         assert_close(losses.dynamics[t], divergence)
         assert_close(losses.representation[t], divergence)

@@ -59,7 +59,7 @@ def test_the_stages_come_in_turn_and_the_budget_counts_steps():
         metrics = found.iterate()
         counts.append(found.consumed)
         assert all(torch.as_tensor(value).shape == (2,) for value in metrics.values()), metrics
-    assert stages == 2 * (["collect"] * 2 + ["see"] * 2 + ["predict"] * 2 + ["control"] * 3)
+    assert stages == 2 * (["collect"] * 2 + ["vision"] * 2 + ["model"] * 2 + ["controller"] * 3)
     assert counts == [80 * k // 9 for k in range(1, 10)] + [80 + 80 * k // 9 for k in range(1, 10)]
     assert found.replay.size == 160
     taken = found.vision_optimizer.counts[0] + found.model_optimizer.counts[0]
@@ -76,7 +76,7 @@ def test_a_run_ends_with_a_round_whatever_its_budget(budget, collected):
     rounds, generations = [0], []
     while found.consumed < budget:
         before = found.consumed
-        generations.append(found.stage == "control")
+        generations.append(found.stage == "controller")
         found.iterate()
         assert found.consumed > before
         if found.begun > sum(rounds):
@@ -100,7 +100,7 @@ def test_a_round_ends_as_it_began_with_a_larger_budget(iterations):
         counts.append(second.consumed)
     rollouts = 2 if iterations == 2 else 3
     assert iterations + len(stages) == rollouts + 7
-    assert stages.count("control") == min(3, 10 - iterations)
+    assert stages.count("controller") == min(3, 10 - iterations)
     assert counts == sorted(counts)
     assert second.begun == 40 * rollouts
     assert second.plan["collect"] == 2

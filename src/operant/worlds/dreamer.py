@@ -36,7 +36,7 @@ from operant.worlds.dreamer_config import PRESETS, DreamerConfig
 from operant.worlds.frames import Frames, frames_of
 from operant.worlds.imagination import Agent, AgentShape, BoundAgent, Imagined, action_distribution
 from operant.worlds.replay_learner import ReplayLearner, require_sequence
-from operant.worlds.rssm import State, sampled
+from operant.worlds.rssm import RSSMShape, State, sampled
 from operant.worlds.world_model import WorldShape, by_row, merged
 
 __all__ = ["PRESETS", "Behavior", "Draws", "Dreamer", "DreamerConfig"]
@@ -142,20 +142,17 @@ class Dreamer(ReplayLearner):
 
     def _world_shape(self) -> WorldShape:
         config = self.config
-        return WorldShape(
-            observation=self.features.shape,
+        rssm = RSSMShape(
             actions=self.actions.width,
             deter=config.deter,
             stoch=config.stoch,
             classes=config.classes,
             units=config.units,
-            layers=config.layers,
-            prior_layers=config.prior_layers,
             blocks=config.blocks,
-            depth=config.depth,
-            bins=config.bins,
+            prior_layers=config.prior_layers,
             unimix=config.unimix,
         )
+        return WorldShape(self.features.shape, rssm, layers=config.layers, depth=config.depth, bins=config.bins)
 
     def _empty(self, rows: int) -> Tensor:
         """Return the hidden state at the start of an episode."""
@@ -220,10 +217,11 @@ class Dreamer(ReplayLearner):
             chance: `[S, N, G, K]` Gumbel noise of the states; None: the most likely ones.
             noise: `[S, N, A]` noise of the actions; None: the most likely ones.
         """
-        agent, rssm = self.agent, self.networks.shape.world.rssm
-        deter, stoch, action = memory.split_with_sizes([rssm.deter, rssm.stoch * rssm.classes, self.actions.width], -1)
-        deter = agent.world.rssm.advance(State(deter, stoch), agent.world.rssm.drive(action))
-        state = State(deter, sampled(agent.world.rssm.recognize(deter, agent.world.look(obs)), chance))
+        agent, shape, rssm = self.agent, self.networks.shape.world.rssm, self.agent.world.rssm
+        sizes = [shape.deter, shape.stoch * shape.classes, self.actions.width]
+        deter, stoch, action = memory.split_with_sizes(sizes, -1)
+        deter = rssm.sequence_model(State(deter, stoch), rssm.embed_action(action))
+        state = State(deter, sampled(rssm.posterior_log_probs(deter, agent.world.embed_obs(obs)), chance))
         actions = self.actions.sample(agent.policy(state.features), noise)
         return actions, torch.cat((*state, self.actions.encode(actions)), -1).nan_to_num()
 

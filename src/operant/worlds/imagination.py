@@ -179,7 +179,7 @@ class Agent(Slots):
 
     def __init__(self, shape: AgentShape) -> None:
         self.shape, self.world = shape, WorldModel(shape.world)
-        features, hidden = shape.world.rssm.features, (shape.world.units,) * shape.layers
+        features, hidden = shape.world.rssm.features, (shape.world.rssm.units,) * shape.layers
         self.actor = StackedNormedMLP(features, hidden, shape.outputs, gain=0.01)
         self.critic = StackedNormedMLP(features, hidden, shape.world.bins, gain=0.0)
         self.parts = (self.world, self.actor, self.critic)

@@ -1,8 +1,9 @@
 """The recurrent state-space model of DreamerV3 (Hafner et al. 2023, arXiv:2301.04104, equation 1).
 
 A state has a deterministic part `h`, the hidden state of a gated recurrent unit, and a stochastic part `z`, a vector of
-categorical variables. The prior predicts `z` from `h`; the posterior infers it from `h` and the observation. The
-weights of a large recurrent part are block-diagonal.
+categorical variables. The sequence model computes the next `h` from a state and an action; the prior (the paper's
+dynamics predictor) predicts `z` from `h`; the posterior (its encoder) infers it from `h` and the observation. The
+weights of a large sequence model are block-diagonal.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,6 @@ class RSSMShape:
     """Shape of the model.
 
     Attributes:
-        embedding: E, size of an encoded observation.
         actions: A, size of an encoded action.
         deter: D, size of h.
         stoch: G, number of categorical variables.
@@ -49,7 +49,6 @@ class RSSMShape:
         unimix: share of the uniform distribution in each variable.
     """
 
-    embedding: int
     actions: int
     deter: int
     stoch: int
@@ -70,12 +69,13 @@ class RSSM(Slots):
 
     Args:
         shape: shape of the model.
+        encoded: E, size of an encoded observation.
 
     Attributes:
         shape: shape of the networks.
     """
 
-    def __init__(self, shape: RSSMShape) -> None:
+    def __init__(self, shape: RSSMShape, encoded: int) -> None:
         self.shape = shape
         units, flat, blocks = shape.units, shape.stoch * shape.classes, shape.blocks
         if shape.deter % blocks:
@@ -95,11 +95,11 @@ class RSSM(Slots):
             ]
         )
         self.prior = StackedNormedMLP(shape.deter, (units,) * shape.prior_layers, flat)
-        both = shape.deter + shape.embedding
+        both = shape.deter + encoded
         self.posterior = Slots(
             [
                 Slot((shape.deter, units), both, 1.0),
-                Slot((shape.embedding, units), both, 1.0),
+                Slot((encoded, units), both, 1.0),
                 Slot((1, units), gain=1.0),
                 Slot((1, units)),
                 Slot((units, flat), units, 1.0),
@@ -135,17 +135,17 @@ class BoundRSSM:
         shape, like = self.model.shape, self.core[0]
         return State(*(like.new_zeros(seeds, rows, n) for n in (shape.deter, shape.stoch * shape.classes)))
 
-    def drive(self, actions: Tensor) -> Tensor:
-        """Return the input `[S, M, U]` of the recurrent part for actions `[S, M, A]`."""
+    def embed_action(self, actions: Tensor) -> Tensor:
+        """Return the input `[S, M, U]` of the sequence model for actions `[S, M, A]`."""
         return self.model.from_action(self.from_action, actions)
 
-    def advance(self, state: State, driven: Tensor) -> Tensor:
-        """Return the next `h [S, M, D]` for a state and an action, encoded by `drive`."""
+    def sequence_model(self, state: State, action: Tensor) -> Tensor:
+        """Return the next `h [S, M, D]` for a state and an action, embedded by `embed_action`."""
         deter, model = state.deter, self.model
         inputs = (
             model.from_deter(self.from_deter, deter),
             model.from_stoch(self.from_stoch, state.stoch),
-            driven,
+            action,
         )
         first, scale, shift, second, bias = self.core
         seeds, rows, width = deter.shape
@@ -161,42 +161,42 @@ class BoundRSSM:
             reset, candidate, update = (gate.reshape(seeds, rows, width) for gate in gates.chunk(3, -1))
         return torch.lerp(deter, (reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid())
 
-    def expect(self, deter: Tensor) -> Tensor:
+    def prior_log_probs(self, deter: Tensor) -> Tensor:
         """Return the prior's log-probabilities `[S, M, G, K]` at `h [S, M, D]`."""
         return self._log_probs(self.model.prior(self.prior, deter))
 
-    def look(self, embedded: Tensor) -> Tensor:
+    def embed_obs(self, encoded: Tensor) -> Tensor:
         """Return the contribution `[S, M, U]` of encoded observations `[S, M, E]` to the posterior's hidden layer."""
-        return torch.bmm(embedded, self.posterior[1])
+        return torch.bmm(encoded, self.posterior[1])
 
-    def recognize(self, deter: Tensor, looked: Tensor) -> Tensor:
-        """Return the posterior's log-probabilities `[S, M, G, K]` for h and an observation, encoded by `look`."""
+    def posterior_log_probs(self, deter: Tensor, obs: Tensor) -> Tensor:
+        """Return the posterior's log-probabilities `[S, M, G, K]` for h and an observation, embedded by `embed_obs`."""
         from_deter, _, scale, shift, weight, bias = self.posterior
-        hidden = normed(torch.baddbmm(looked, deter, from_deter), scale, shift)
+        hidden = normed(torch.baddbmm(obs, deter, from_deter), scale, shift)
         return self._log_probs(torch.baddbmm(bias, hidden, weight))
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         shape = self.model.shape
         return ops.unimix(torch.unflatten(logits, -1, (shape.stoch, shape.classes)), shape.unimix)
 
-    def observe(self, looked: Tensor, driven: Tensor, goes_on: Tensor, noise: Tensor) -> tuple[State, Tensor]:
+    def observe(self, obs: Tensor, actions: Tensor, continues: Tensor, noise: Tensor) -> tuple[State, Tensor]:
         """Infer the states of observed sequences.
 
         Args:
-            looked: `[L, S, M, U]` observations, encoded by `look`.
-            driven: `[L, S, M, U]` previous actions, encoded by `drive`; actions of zeros in first frames.
-            goes_on: `[L, S, M, 1]`, 0 in first frames, else 1.
+            obs: `[L, S, M, U]` observations, embedded by `embed_obs`.
+            actions: `[L, S, M, U]` previous actions, embedded by `embed_action`; actions of zeros in first frames.
+            continues: `[L, S, M, 1]`, 0 in first frames, else 1.
             noise: `[L, S, M, G, K]` standard Gumbel noise.
 
         Returns:
             The states `[L, S, M, ...]`, and the posterior's log-probabilities `[L, S, M, G, K]`.
         """
-        state = self.start(*looked.shape[1:3])
+        state = self.start(*obs.shape[1:3])
         states: list[State] = []
         posteriors: list[Tensor] = []
-        for seen, action, mask, gumbel in zip(*(x.unbind(0) for x in (looked, driven, goes_on, noise)), strict=True):
-            deter = self.advance(State(state.deter * mask, state.stoch * mask), action)
-            log_probs = self.recognize(deter, seen)
+        for seen, action, mask, gumbel in zip(*(x.unbind(0) for x in (obs, actions, continues, noise)), strict=True):
+            deter = self.sequence_model(State(state.deter * mask, state.stoch * mask), action)
+            log_probs = self.posterior_log_probs(deter, seen)
             state = State(deter, sampled(log_probs, gumbel))
             states.append(state)
             posteriors.append(log_probs)
@@ -204,8 +204,8 @@ class BoundRSSM:
 
     def imagine(self, state: State, actions: Tensor, noise: Tensor) -> State:
         """Sample the next state from the prior, given a state, actions `[S, M, A]`, and Gumbel noise `[S, M, G, K]`."""
-        deter = self.advance(state, self.drive(actions))
-        return State(deter, sampled(self.expect(deter), noise))
+        deter = self.sequence_model(state, self.embed_action(actions))
+        return State(deter, sampled(self.prior_log_probs(deter), noise))
 
 
 def sampled(log_probs: Tensor, noise: Tensor | None) -> Tensor:

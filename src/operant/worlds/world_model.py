@@ -24,31 +24,17 @@ class WorldShape:
 
     Attributes:
         observation: `(D,)` for vectors, or `(C, H, W)` for images of bytes.
-        actions: A, size of an encoded action.
-        deter: size of the recurrent state.
-        stoch: number of categorical variables.
-        classes: number of classes per variable.
-        units: size of the hidden layers.
+        rssm: shape of the recurrent state-space model; all networks have hidden layers of its size.
         layers: number of hidden layers of the encoder and decoder of vectors.
-        prior_layers: number of hidden layers of the prior.
-        blocks: number of blocks of the recurrent weights.
         depth: half the number of channels after the first stage of the image encoder.
         bins: number of atoms of rewards and values.
-        unimix: share of the uniform distribution in categorical variables.
     """
 
     observation: tuple[int, ...]
-    actions: int
-    deter: int
-    stoch: int
-    classes: int
-    units: int
+    rssm: RSSMShape
     layers: int
-    prior_layers: int
-    blocks: int
     depth: int
     bins: int
-    unimix: float
 
     @property
     def sees_images(self) -> bool:
@@ -61,27 +47,12 @@ class WorldShape:
         if self.sees_images:
             return StackedImageEncoder(self.observation, self.depth)
         # With a constant input, because without a bias, layer normalization would remove the scale of an observation.
-        return StackedNormedMLP(self.observation[0] + 1, (self.units,) * self.layers)
+        return StackedNormedMLP(self.observation[0] + 1, (self.rssm.units,) * self.layers)
 
     @property
-    def embedding(self) -> int:
+    def encoded(self) -> int:
         """Size of an encoded observation."""
-        return self.encoder.outputs if isinstance(self.encoder, StackedImageEncoder) else self.units
-
-    @property
-    def rssm(self) -> RSSMShape:
-        """Shape of the states."""
-        return RSSMShape(
-            embedding=self.embedding,
-            actions=self.actions,
-            deter=self.deter,
-            stoch=self.stoch,
-            classes=self.classes,
-            units=self.units,
-            blocks=self.blocks,
-            prior_layers=self.prior_layers,
-            unimix=self.unimix,
-        )
+        return self.encoder.outputs if isinstance(self.encoder, StackedImageEncoder) else self.rssm.units
 
 
 class WorldModel(Slots):
@@ -96,8 +67,8 @@ class WorldModel(Slots):
 
     def __init__(self, shape: WorldShape) -> None:
         self.shape = shape
-        self.rssm = RSSM(shape.rssm)
-        features, units = shape.rssm.features, shape.units
+        self.rssm = RSSM(shape.rssm, shape.encoded)
+        features, units = shape.rssm.features, shape.rssm.units
         self.decoder: StackedImageDecoder | StackedNormedMLP
         if shape.sees_images:
             self.decoder = StackedImageDecoder(features, shape.observation, shape.depth)
@@ -142,10 +113,10 @@ class BoundWorld:
     proceed: Sequence[Tensor]
     support: Tensor
 
-    def look(self, obs: Tensor) -> Tensor:
-        """Return the posterior's input `[S, M, U]` for observations `[S, M, ...]`."""
+    def embed_obs(self, obs: Tensor) -> Tensor:
+        """Encode observations `[S, M, ...]` as inputs `[S, M, U]` of the posterior."""
         inputs = obs if self.model.shape.sees_images else pad(ops.symlog(obs), (0, 1), value=1.0)
-        return self.rssm.look(self.model.shape.encoder(self.encoder, inputs))
+        return self.rssm.embed_obs(self.model.shape.encoder(self.encoder, inputs))
 
     def observe(self, frames: Frames, actions: Tensor, noise: Tensor) -> tuple[State, Tensor]:
         """Return states `[L, S, M, ...]` and the posterior's log-probabilities for frames.
@@ -155,17 +126,17 @@ class BoundWorld:
             actions: `[L, S, M, A]` encoded previous actions; zero in first frames.
             noise: `[L, S, M, G, K]` standard Gumbel noise.
         """
-        looked, driven = (
-            by_row(function(merged(inputs)), inputs)
-            for function, inputs in ((self.look, frames.obs), (self.rssm.drive, actions))
+        embedded_obs, embedded_actions = (
+            by_row(embed(merged(inputs)), inputs)
+            for embed, inputs in ((self.embed_obs, frames.obs), (self.rssm.embed_action, actions))
         )
-        goes_on = (~frames.first).to(looked.dtype).unsqueeze(-1)
-        return self.rssm.observe(looked, driven, goes_on, noise)
+        continues = (~frames.first).to(embedded_obs.dtype).unsqueeze(-1)
+        return self.rssm.observe(embedded_obs, embedded_actions, continues, noise)
 
     def losses(self, frames: Frames, states: State, posterior: Tensor, *, free: float) -> WorldLosses:
         """Return the losses of frames given their states; first frames have no reward to predict."""
         features = merged(states.features)
-        prior = by_row(self.rssm.expect(merged(states.deter)), frames.rewards)
+        prior = by_row(self.rssm.prior_log_probs(merged(states.deter)), frames.rewards)
         dynamics, representation = ops.balanced_kl(posterior, prior, free=free)
         rewards = by_row(self.model.reward(self.reward, features), frames.rewards)
         proceed = by_row(self.model.proceed(self.proceed, features), frames.rewards).squeeze(-1)

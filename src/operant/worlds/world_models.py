@@ -14,7 +14,7 @@ candidate, whose score is biased upward.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, cast
 
 import torch
@@ -35,7 +35,6 @@ from operant.state import State
 from operant.worlds import dreaming
 from operant.worlds.action_vectors import action_vectors
 from operant.worlds.autoencoder import StackedVAE
-from operant.worlds.dreaming import EpisodeReturns
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
 from operant.worlds.replay_learner import ReplayLearner
@@ -51,10 +50,10 @@ STEPS = 50
 AT_ONCE = 2048
 """Images per seed that are encoded together."""
 
-Stage = Literal["collect", "see", "predict", "control"]
+Stage = Literal["collect", "vision", "model", "controller"]
 """Stage of an iteration: collect, or train V, M or C."""
 
-STAGES: tuple[Stage, ...] = ("collect", "see", "predict", "control")
+STAGES: tuple[Stage, ...] = ("collect", "vision", "model", "controller")
 """The stages in order."""
 
 
@@ -182,9 +181,9 @@ class WorldModels(ReplayLearner):
         collected = self.replay.added // config.num_steps - self.begun // (config.num_envs * config.num_steps)
         return {
             "collect": collected if self.calls > collected else max(wanted, collected),
-            "see": -(-config.vae_gradient_steps // STEPS),
-            "predict": -(-config.rnn_gradient_steps // STEPS),
-            "control": config.generations if config.train_in == "dream" else 0,
+            "vision": -(-config.vae_gradient_steps // STEPS),
+            "model": -(-config.rnn_gradient_steps // STEPS),
+            "controller": config.generations if config.train_in == "dream" else 0,
         }
 
     def _rollouts(self, wanted: int) -> int:
@@ -202,12 +201,18 @@ class WorldModels(ReplayLearner):
             before += calls
             if self.calls < before:
                 return stage
-        return "control"
+        return "controller"
 
     def iterate(self) -> Metrics:
         """Collect, or train V, M or C, according to the stage."""
         plan, config = self.plan, self.config
-        metrics: Metrics = getattr(self, self.stage)()
+        stages: Mapping[Stage, Callable[[], Metrics]] = {
+            "collect": self.collect,
+            "vision": self.train_vision,
+            "model": self.train_model,
+            "controller": self.train_controller,
+        }
+        metrics = stages[self.stage]()
         self.calls += 1
         collected, total = plan["collect"] * config.num_envs * config.num_steps, sum(plan.values())
         if self.calls < total:  # less than the budget, which ends with the round and not within it
@@ -269,7 +274,7 @@ class WorldModels(ReplayLearner):
         """Current fraction of the learning rates in this stage."""
         return 1.0 if self.config.lr_schedule == "constant" else 1.0 - 0.9 * self._stage_calls / self.plan[self.stage]
 
-    def see(self) -> Metrics:
+    def train_vision(self) -> Metrics:
         """Take gradient steps of V on collected images."""
         config, counts, falls = self.config, self.vision_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
@@ -287,7 +292,7 @@ class WorldModels(ReplayLearner):
         names = {"losses/pixels": pixels, "losses/latent_kl": divergence}
         return names | update_metrics(self.vision_optimizer.counts - counts)
 
-    def predict(self) -> Metrics:
+    def train_model(self) -> Metrics:
         """Take gradient steps of M on collected sequences."""
         config, counts, falls = self.config, self.model_optimizer.counts, self._rate_fraction
         losses: list[Tensor] = []
@@ -335,7 +340,7 @@ class WorldModels(ReplayLearner):
             self._latents = torch.cat(mean, 1), torch.cat(log_std, 1)
         return self._latents
 
-    def control(self) -> Metrics:
+    def train_controller(self) -> Metrics:
         """Evaluate one generation of controllers, in imagined episodes or in the environment, and update the search."""
         if self.evolution.rounds == self.rounds:
             self.evolution.begin(self.controller.flatten(1))
@@ -410,7 +415,7 @@ class WorldModels(ReplayLearner):
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
             return (), self.actions.to_env(self._controlled(obs, weights, t))
 
-        episodes, reports, left = EpisodeReturns(self.starts), list[Metrics](), self._trial_steps
+        episodes, reports, left = dreaming.EpisodeReturns(self.starts), list[Metrics](), self._trial_steps
         while left:  # a rollout of all steps would keep all of their images
             rollout = self._played(min(left, self.config.num_steps), act)
             episodes.add(rollout)
