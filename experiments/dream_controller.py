@@ -55,7 +55,7 @@ def score(found: WorldModels) -> list[float]:
 def begin() -> tuple[State]:
     """Collect, and train V and M, which all arms share."""
     found = learner(DREAM)
-    while found.stage != "control":
+    while found.stage != "controller":
         metrics = found.iterate()
         print(found.stage, found.calls, {k: np.round(v.tolist(), 2) for k, v in metrics.items() if "loss" in k})
     return (clone(found.state_dict()),)

@@ -5,8 +5,11 @@ import torch
 
 from operant.catalog import find
 from operant.envs import Wrapper, make
+from operant.runtime.priorities import Priorities
+from operant.runtime.replay import Replay
+from operant.runtime.rollouts import Collector
 from operant.state import clone
-from operant.worlds.replay_learner import require_sequence
+from operant.worlds.replay_learner import insert_windows, require_sequence
 
 SEEDS = (3, 5)
 SIZES = {
@@ -27,6 +30,21 @@ def test_a_budget_contains_a_sequence_of_every_environment(length, num_envs, num
     require_sequence(smallest, length, "td_steps", rows=num_envs, steps=num_steps)
     with pytest.raises(ValueError, match=f"at least {smallest} steps, got {smallest - 1}: .* num_envs, td_steps"):
         require_sequence(smallest - 1, length, "td_steps", rows=num_envs, steps=num_steps)
+
+
+@pytest.mark.parametrize(("window", "starts"), [(1, [0, 1, 2, 3, 4]), (3, [0, 1, 2]), (6, [])])
+def test_steps_get_priorities_once_they_can_start_a_window(window, starts):
+    """Of five steps in two environments, added as three and two, those with `window - 1` later ones can."""
+    replay = Replay(seeds=1, rows=2, capacity=16, device=torch.device("cpu"))
+    priorities = Priorities(seeds=1, capacity=16, alpha=1.0)
+    env = make("CartPole-v1", 2, [0])
+    collector = Collector(env, seeds=1)
+    for steps in (3, 2):
+        rollout = collector.collect(steps, lambda obs, t: ((), torch.zeros(1, 2, dtype=torch.int64)))
+        replay.add(rollout, torch.zeros(steps, 1, 2, dtype=torch.int64))
+        insert_windows(priorities, replay, steps=steps, window=window)
+    assert priorities.levels[0][0, :16].view(8, 2).sum(1).nonzero().flatten().tolist() == starts
+    env.close()
 
 
 class Anew(Wrapper):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from operant.worlds.muzero import MuZeroConfig
 from operant.worlds.search import Expansion, Planner, search
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_trees.json").read_text(encoding="utf-8"))
@@ -124,10 +125,11 @@ def test_actions_that_are_not_allowed_are_never_taken():
         assert allowed[torch.arange(2), found.actions].all()
 
 
-def test_puct_draws_actions_from_the_visits_and_takes_the_most_visited_without_noise():
+def test_puct_draws_actions_from_the_visits_and_takes_the_most_visited_without_noise(monkeypatch):
     """In AlphaZero and MuZero moves of self-play are drawn, and evaluations take the best one."""
     world, tries = World(GOLDEN["tables"]), 4000
-    planner = Planner(kind="puct", simulations=20, exploration=0.0)
+    monkeypatch.setattr("operant.worlds.search.EXPLORATION", 0.0)
+    planner = Planner(kind="puct", simulations=20)
     states = torch.zeros(tries, dtype=torch.int64)
     noise = planner.noise((tries, 4), torch.Generator().manual_seed(0))
     found = search(planner, world.root(states), world, noise)
@@ -158,7 +160,7 @@ def test_a_model_may_have_no_states_and_outputs_of_other_types():
     root = model((), torch.zeros(2, dtype=torch.int64))
     found = search(Planner(simulations=8), root, model, None)
     assert found.actions.tolist() == [1, 1]
-    assert found.tree.states == ()
+    assert found.states == ()
     assert found.tree.visits[:, 0].tolist() == [9, 9]
 
 
@@ -188,8 +190,8 @@ def test_results_of_a_search_can_be_used_in_training():
     (found.policy * weights).sum().backward()
     assert torch.equal(weights.grad, found.policy)
     scale = torch.ones(3, requires_grad=True)
-    (found.tree.states[0] * scale).sum().backward()
-    assert_close(scale.grad, found.tree.states[0].sum((0, 1)))
+    (found.states[0] * scale).sum().backward()
+    assert_close(scale.grad, found.states[0].sum((0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -213,3 +215,8 @@ def test_noise_of_another_shape_is_rejected(kind, shape, needed):
 def test_impossible_settings_are_rejected(field, value, message):
     with pytest.raises(ValueError, match=message):
         Planner(**{field: value})
+
+
+def test_a_search_is_that_of_a_configuration():
+    planner = Planner.of(MuZeroConfig(search="puct", dirichlet_alpha=0.5), actions=3, value_range=None)
+    assert planner == Planner("puct", simulations=16, considered=3, scale=1.0, concentration=0.5)

@@ -32,7 +32,7 @@ from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.weights import Weights
 from operant.state import Resumable
-from operant.worlds.board_game_player import BoardGamePlayer
+from operant.worlds.board_game_player import LEAST_RATE, BoardGamePlayer
 from operant.worlds.search import Expansion, Found, Planner, States, search
 
 
@@ -90,9 +90,6 @@ class AlphaZeroConfig:
                 f"got {self.buffer_size}"
             )
 
-
-LEAST_RATE = 0.05
-"""Final fraction of the learning rate with a linear schedule."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {},
@@ -156,14 +153,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
         self.rollout_steps = config.num_steps * config.num_envs
-        self.planner = Planner(
-            kind=config.search,
-            simulations=config.simulations,
-            considered=min(config.max_considered_actions, self.game.actions),
-            scale=config.value_scale,
-            value_range=(-1.0, 1.0),
-            concentration=config.dirichlet_alpha,
-        )
+        self.planner = Planner.of(config, actions=self.game.actions, value_range=(-1.0, 1.0))
         shape = len(seeds), config.num_envs
         self.own, self.opponent = torch.zeros(2, *shape, dtype=torch.int64, device=env.device).unbind(0)
         places = len(seeds), config.buffer_size

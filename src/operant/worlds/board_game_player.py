@@ -18,6 +18,9 @@ from operant.worlds.search import Planner
 
 logger = logging.getLogger(__name__)
 
+LEAST_RATE = 0.05
+"""Final fraction of the learning rate with a linear schedule."""
+
 CERTIFIED_AT_ONCE = 8192
 """Maximum number of positions per batch of searches in a certificate."""
 

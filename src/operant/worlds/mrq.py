@@ -33,6 +33,7 @@ from operant.runtime.weights import Weights
 from operant.state import Resumable, State
 from operant.worlds.action_vectors import action_vectors
 from operant.worlds.mrq_config import PRESETS, MRQConfig
+from operant.worlds.replay_learner import insert_windows
 from operant.worlds.representation import (
     REWARD_BOUND,
     BoundRepresentation,
@@ -205,13 +206,7 @@ class MRQ(Resumable):
 
     def _remember(self, steps: int) -> None:
         """Assign priorities to the steps that can now start a window, after `steps` new ones."""
-        replay, more = self.experience.replay, self.config.window - 1
-        newest = replay.newest(steps)
-        self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
-        ready = replay.newest(steps + more)
-        ready = ready[: max(len(ready) - more * replay.rows, 0)]
-        if len(ready):
-            self.priorities.insert(ready, replay.valid(ready))
+        insert_windows(self.priorities, self.experience.replay, steps=steps, window=self.config.window)
 
     def _draw(self) -> Tensor:
         """Sample the start indices `[S, M]` of windows by their priorities."""

@@ -39,10 +39,10 @@ from operant.runtime.replay import EXTRAS, Replay
 from operant.runtime.rollouts import Collector, Rollout
 from operant.runtime.transitions import Sequences
 from operant.runtime.weights import Weights
-from operant.worlds.board_game_player import BoardGamePlayer, rules_for_self_play
+from operant.worlds.board_game_player import LEAST_RATE, BoardGamePlayer, rules_for_self_play
 from operant.worlds.clipping import Clipping
 from operant.worlds.latent_model import LatentShape
-from operant.worlds.replay_learner import ReplayLearner, require_sequence
+from operant.worlds.replay_learner import ReplayLearner, insert_windows, require_sequence
 from operant.worlds.search import Expansion, Found, Planner, States, search
 from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrolled_losses
 
@@ -121,9 +121,6 @@ class MuZeroConfig:
         """Number of consecutive steps of a sample."""
         return self.unroll_steps + self.td_steps + 1
 
-
-LEAST_RATE = 0.05
-"""Final fraction of the learning rate with a linear schedule."""
 
 SPREAD_SHARE = 0.1
 """Minimum weight of the last batch in the moving range of returns."""
@@ -209,14 +206,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
             self.priorities = Priorities(seeds=len(seeds), capacity=capacity, alpha=config.per_alpha, device=env.device)
         self.streams = streams.of_seeds(seeds, "muzero", device=env.device)
         self.rollout_steps = config.num_steps * config.num_envs
-        self.planner = Planner(
-            kind=config.search,
-            simulations=config.simulations,
-            considered=min(config.max_considered_actions, self.shape.actions),
-            scale=config.value_scale,
-            value_range=self._value_range,
-            concentration=config.dirichlet_alpha,
-        )
+        self.planner = Planner.of(config, actions=self.shape.actions, value_range=self._value_range)
         self.spread = torch.ones(len(seeds), 1, device=env.device)
         self.symmetries: Symmetries | None = None
         if self.game is not None and config.symmetries:
@@ -291,14 +281,8 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         actions, policy, _ = rollout.kept
         behavior = policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         dropped = self.replay.add(replace(rollout, extras={"policy": policy, "behavior": behavior}), actions)
-        if self.priorities is None:
-            return dropped
-        replay, steps = self.replay, len(actions)
-        newest = replay.newest(steps)
-        self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
-        ready = replay.newest(steps + self.config.window - 1)[: -(self.config.window - 1) * replay.rows]
-        if len(ready):  # steps that can now start a window
-            self.priorities.insert(ready, replay.valid(ready))
+        if self.priorities is not None:
+            insert_windows(self.priorities, self.replay, steps=len(actions), window=self.config.window)
         return dropped
 
     @torch.no_grad()

@@ -1,7 +1,10 @@
-"""Learners with one collector and one replay buffer of whole episodes: `ReplayLearner`."""
+"""Learners with one collector and one replay buffer of whole episodes: `ReplayLearner`; windows of their steps."""
+
+import torch
 
 from operant.envs import begins_anew
 from operant.runtime.budget import iterations
+from operant.runtime.priorities import Priorities
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
 from operant.state import Resumable, State
@@ -30,6 +33,23 @@ class ReplayLearner(Resumable):
 
     def begin_anew(self) -> None:
         """Forget the episodes in progress. Default: the learner remembers nothing of them."""
+
+
+def insert_windows(priorities: Priorities, replay: Replay, *, steps: int, window: int) -> None:
+    """Assign the maximum priority to the steps that can now start a window, and 0 to those that cannot yet.
+
+    Args:
+        priorities: priorities of the steps of the replay buffer.
+        replay: replay buffer, to which `steps` steps per environment have just been added.
+        steps: number of new steps per environment.
+        window: number of consecutive steps of a sample.
+    """
+    newest = replay.newest(steps)
+    priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
+    ready = replay.newest(steps + window - 1)
+    ready = ready[: max(len(ready) - (window - 1) * replay.rows, 0)]
+    if len(ready):
+        priorities.insert(ready, replay.valid(ready))
 
 
 def require_sequence(budget: int, length: int, fields: str, *, rows: int, steps: int) -> None:

@@ -10,7 +10,7 @@ of the model, and only its outputs for new nodes are copied.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -47,39 +47,37 @@ Model = Callable[[States, Tensor], Expansion]
 """Function from states and actions `[B]` to outputs, without gradients. The actions are overwritten after the call."""
 
 
-@dataclass(frozen=True)
-class Tree:
-    """B search trees of at most M nodes, on the CPU; states stay on the model's device.
+EXPLORATION = 0.25
+"""Share of Dirichlet noise in the prior of the root, for pUCT."""
 
-    Attributes:
-        children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
-        parents: `[B, M]` index of the parent.
-        actions: `[B, M]` actions that led to the nodes.
-        visits: `[B, M]` visit counts, including the first.
-        values: `[B, M]` mean backed-up values.
-        raw_values: `[B, M]` values predicted by the model.
-        logits: `[B, M, A]` policy logits.
-        priors: `[B, M, A]` probabilities of the policy.
-        rewards: `[B, M]` rewards of the transitions to the nodes.
-        discounts: `[B, M]` discounts of the values, relative to the parents.
-        action_visits: `[B, M, A]` visit counts of the actions.
-        action_values: `[B, M, A]` mean values of the actions; 0 if unvisited.
-        states: states of the nodes, `[B, M, ...]` each.
-    """
 
-    children: Tensor
-    parents: Tensor
-    actions: Tensor
-    visits: Tensor
-    values: Tensor
-    raw_values: Tensor
-    logits: Tensor
-    priors: Tensor
-    rewards: Tensor
-    discounts: Tensor
-    action_visits: Tensor
-    action_values: Tensor
-    states: States
+class SearchConfig(Protocol):
+    """Hyperparameters of searches, as AlphaZero and MuZero have them."""
+
+    @property
+    def search(self) -> Literal["gumbel", "puct"]:
+        """Action selection."""
+        ...
+
+    @property
+    def simulations(self) -> int:
+        """Number of simulations per search."""
+        ...
+
+    @property
+    def max_considered_actions(self) -> int:
+        """Number of actions considered at the root."""
+        ...
+
+    @property
+    def value_scale(self) -> float:
+        """c_scale of σ."""
+        ...
+
+    @property
+    def dirichlet_alpha(self) -> float:
+        """Concentration of the Dirichlet noise of pUCT."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ class Planner:
         scale: c_scale of σ.
         value_range: minimum and maximum value, for scaling values to [0, 1]; None: those of a node and its children in
             the search.
-        exploration: share of Dirichlet noise in the prior of the root, for pUCT.
         concentration: concentration of the Dirichlet noise.
 
     Raises:
@@ -105,7 +102,6 @@ class Planner:
     considered: int = 16
     scale: float = 1.0
     value_range: tuple[float, float] | None = None
-    exploration: float = 0.25
     concentration: float = 0.3
 
     def __post_init__(self) -> None:
@@ -115,6 +111,18 @@ class Planner:
         for name, least in (("simulations", 0), ("considered", 1)):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+
+    @classmethod
+    def of(cls, config: SearchConfig, *, actions: int, value_range: tuple[float, float] | None) -> Self:
+        """Return the settings of a configuration, for a task with a number of actions."""
+        return cls(
+            kind=config.search,
+            simulations=config.simulations,
+            considered=min(config.max_considered_actions, actions),
+            scale=config.value_scale,
+            value_range=value_range,
+            concentration=config.dirichlet_alpha,
+        )
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
         """Sample the noise of searches with `shape = [..., A]`.
@@ -142,14 +150,16 @@ class Found(NamedTuple):
         value: `[B]` values of the roots, means over all simulations.
         prior_value: `[B]` values of the roots under the prior policy, from visited actions
             (`operant.ops.mixed_value`).
-        tree: the complete tree.
+        tree: the complete trees, on the CPU.
+        states: the model's states of all nodes, `[B, M, ...]` each, on its device.
     """
 
     actions: Tensor
     policy: Tensor
     value: Tensor
     prior_value: Tensor
-    tree: Tree
+    tree: kernels.Trees[Tensor, Tensor]
+    states: States
 
 
 @torch.no_grad()
@@ -168,7 +178,7 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     _require_noise(planner, root.logits.shape, noise)
     sampled = noise is not None and planner.kind == "puct"
     if noise is not None and sampled:
-        root = root._replace(logits=_mixed(root.logits, noise[:, :-1], planner.exploration))
+        root = root._replace(logits=_mixed(root.logits, noise[:, :-1], EXPLORATION))
     (batch, width), nodes, device = root.logits.shape, planner.simulations + 1, root.value.device
     trees, outputs = _empty(batch, width, nodes)
     rules, steps = _rules(planner, root.logits.shape, noise), np.empty((2, batch), np.int64)
@@ -193,7 +203,7 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     kernels.conclude(trees, rules, results)
     shared = {name: from_numpy(part) for name, part in trees._asdict().items()}
     returned = {name: from_numpy(part).to(device) for name, part in results._asdict().items()}
-    found = Found(**returned, tree=Tree(**shared, states=states))
+    found = Found(**returned, tree=kernels.Trees(**shared), states=states)
     if noise is None or not sampled:
         return found
     visits = found.policy.double().cumsum(1)
@@ -208,13 +218,13 @@ def _require_noise(planner: Planner, shape: torch.Size, noise: Tensor | None) ->
         raise ValueError(f"noise must have the shape {needed}, as from planner.noise, got {list(noise.shape)}")
 
 
-def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.Arrays, kernels.Outputs]:
+def _empty(batch: int, actions: int, nodes: int) -> tuple[kernels.ArrayTrees, kernels.Outputs]:
     """Return empty trees, and buffers for the outputs of the model."""
     numbers = np.zeros((5, batch, nodes), np.float32)
     visits, values, raw_values, rewards, discounts = numbers
     logits, priors, action_visits, action_values = np.zeros((4, batch, nodes, actions), np.float32)
     parents, steps = np.zeros((2, batch, nodes), np.int64)
-    trees = kernels.Arrays(
+    trees = kernels.Trees(
         children=np.full((batch, nodes, actions), kernels.UNSEEN),
         parents=parents,
         actions=steps,

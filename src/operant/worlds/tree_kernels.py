@@ -7,7 +7,7 @@ each; they compute in float64 on float32 arrays. Kernels allocate no memory (`_n
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,12 @@ TINY = float(np.finfo(np.float32).tiny)
 
 Integers = NDArray[np.int64]
 Numbers = NDArray[np.float32]
+Int = TypeVar("Int")
+Float = TypeVar("Float")
 
 
-class Arrays(NamedTuple):
-    """B trees of at most M nodes, with A actions each.
+class Trees(NamedTuple, Generic[Int, Float]):
+    """B trees of at most M nodes, with A actions each: arrays, or the tensors that share their memory.
 
     Attributes:
         children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
@@ -48,18 +50,22 @@ class Arrays(NamedTuple):
         action_values: `[B, M, A]` mean values of the actions; 0 if unvisited.
     """
 
-    children: Integers
-    parents: Integers
-    actions: Integers
-    visits: Numbers
-    values: Numbers
-    raw_values: Numbers
-    logits: Numbers
-    priors: Numbers
-    rewards: Numbers
-    discounts: Numbers
-    action_visits: Numbers
-    action_values: Numbers
+    children: Int
+    parents: Int
+    actions: Int
+    visits: Float
+    values: Float
+    raw_values: Float
+    logits: Float
+    priors: Float
+    rewards: Float
+    discounts: Float
+    action_visits: Float
+    action_values: Float
+
+
+ArrayTrees = Trees[Integers, Numbers]
+"""Trees as the kernels take them."""
 
 
 class Rules(NamedTuple):
@@ -149,11 +155,11 @@ def advance(  # noqa: PLR0917 - see its docstring
 ):
     """Add node `new` to every tree, back it up, and descend to the edge where the next node will be.
 
-    Arguments are the fields of `Arrays`, `Rules` and `Outputs` one by one: a call with named tuples takes three
+    Arguments are the fields of `Trees`, `Rules` and `Outputs` one by one: a call with named tuples takes three
     microseconds, and this one a third of it. `edges`, int64 `[2, B]`, receives the index b M + parent of the parents of
     the next nodes, and their actions; `new` is 0 for the roots.
     """
-    trees = Arrays(
+    trees = Trees(
         children,
         parents,
         actions,
