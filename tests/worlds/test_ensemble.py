@@ -35,7 +35,7 @@ def test_the_loss_is_that_of_torch_distributions():
     found, replay = model(), filled()
     found._normalize(replay)
     batch = found._held_out(replay, split(replay)[1])
-    outputs = found.bound(found._inputs(batch))[0]
+    outputs = found.bound(found._inputs(batch.obs, batch.actions))[0]
     mean, log_variance = outputs[..., :-1].chunk(2, -1)
     low, high = -10.0, 1.0
     below = high - torch.nn.functional.softplus(high - log_variance)
@@ -84,7 +84,7 @@ def test_a_member_learns_the_same_among_others():
     batch = found._drawn(replay, split(replay)[0])
     parameters = found.parameters.clone().requires_grad_()
     bound = found.shape.bind(parameters.view(6, -1))
-    loss = found.loss(bound(found._inputs(batch))[0], batch)
+    loss = found.loss(bound(found._inputs(batch.obs, batch.actions))[0], batch)
     (expected,) = torch.autograd.grad(loss.sum(), parameters)
     steps = []
     found.optimizer.step = lambda gradient, **_: steps.append(gradient)

@@ -95,6 +95,6 @@ def test_nan_counts_as_the_lowest_fitness():
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("operant.worlds.evolution.find_spec", lambda name: None)
+    monkeypatch.setattr("operant.runtime.cma_es.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "operant\[worlds\]"'):
         Evolution(seeds=(3,), population=8, sigma=0.5, size=3)

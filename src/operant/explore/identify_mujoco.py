@@ -16,9 +16,7 @@ raised to a power below 1, so the proposals are too wide rather than too narrow.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,6 +27,7 @@ from operant import streams
 from operant.envs import TENSOR_ENVS, BatchEnv, GymnasiumEnv
 from operant.envs.randomize import MuJoCoPhysics
 from operant.explore.shooting import Fit, Trajectories, windows
+from operant.runtime.cma_es import require_cma, strategy_of
 from operant.tensors import integers, linalg
 
 WINDOW_WITH_CONTACTS = 5
@@ -133,8 +132,7 @@ def identify_mujoco(
             some parameters, or an estimate is too far from the nominal value.
         ModuleNotFoundError: if the package `cma` is not installed.
     """
-    if find_spec("cma") is None:
-        raise ModuleNotFoundError('identification with MuJoCo needs the package cma: pip install "operant[worlds]"')
+    require_cma("identification with MuJoCo needs")
     problem = _Problem(task, single, trajectories, names, window)
     generator = np.random.Generator(np.random.PCG64(streams.seed_sequence(0, "identification")))
     logs, factor = torch.zeros(len(names)).double(), FIRST_WIDTH * torch.eye(len(names)).double()
@@ -166,25 +164,11 @@ def _deviations(factor: Tensor) -> Tensor:
 
 def _cma_es(cost: Callable[[Tensor], float], start: Tensor, factor: Tensor, generator: np.random.Generator) -> Tensor:
     """Return the `x [P]` at which `cost(start + factor @ x)` is least."""
-    cma: Any = import_module("cma")  # importing it takes a second
-    options: dict[str, Any] = {
-        "maxiter": GENERATIONS,
-        "tolx": 0.1,
-        "randn": partial(_normal, generator),
-        "seed": np.nan,  # no seed for the global generator
-        "verbose": -9,
-        "verb_log": 0,
-    }
-    strategy = cma.CMAEvolutionStrategy(np.zeros(len(start)), 1.0, options)
+    strategy = strategy_of(np.zeros(len(start)), 1.0, generator, maxiter=GENERATIONS, tolx=0.1)
     while not strategy.stop():
         asked = strategy.ask()
         strategy.tell(asked, [cost(start + factor @ torch.as_tensor(x)) for x in asked])
     return torch.as_tensor(np.array(strategy.mean))
-
-
-def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:
-    """Draw numbers in place of `numpy.random.randn`."""
-    return generator.standard_normal(shape)
 
 
 def importance_sampling(

@@ -66,7 +66,7 @@ class DynaRule(NamedTuple):
 
     base: Rule
     planning: int
-    kappa: NonNegativeFloat
+    kappa: float
     imagines: bool
 
 

@@ -179,7 +179,7 @@ def assemble(
         source = _in_wrappers(settings)
         mdp = None if any(wrapper.in_evaluation for wrapper in wrappers(source)) else mdp
     elif source is None:
-        source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+        source = _enumerated(settings, settings.seeds)
     try:
         options = {} if mask is None or isinstance(source, MDP) else {"feasible": mask}
         learner = learner_class(config, source, seeds=settings.seeds, budget=settings.budget, **options)

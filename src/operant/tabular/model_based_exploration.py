@@ -113,12 +113,12 @@ class OptimismRule(NamedTuple):
     """
 
     base: Rule
-    known: PositiveInt
+    known: int
     value_max: float
     clips: bool
     beta: float
     always: bool
-    tolerance: PositiveFloat
+    tolerance: float
 
 
 class Agent(NamedTuple):

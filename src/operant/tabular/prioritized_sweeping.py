@@ -47,7 +47,7 @@ class SweepingRule(NamedTuple):
 
     base: Rule
     planning: int
-    threshold: NonNegativeFloat
+    threshold: float
 
 
 class Predecessors(NamedTuple):

@@ -179,14 +179,6 @@ SPACES: Mapping[str, Dimension | Factor] = {
 Space = Mapping[str, Dimension]
 """Spaces of fields, by name."""
 
-_CONDITIONS = (
-    *CONDITIONS,
-    Condition(("epsilon", "epsilon_high", "objective"), "step", ("vpg", "trpo"), "ppo"),
-    Condition(("epsilon", "epsilon_high"), "objective", ("penalty",), "clip"),
-    Condition(("ent_coef",), "step", ("trpo",), "ppo"),
-)
-"""Values of fields with which other fields have no effect."""
-
 _EPSILONS = ("exploration_initial_eps", "exploration_final_eps")
 """Fields that are 0 if an algorithm explores otherwise, as the heads of bootstrapped DQN do."""
 
@@ -321,7 +313,7 @@ def _is_switched_off(name: str, values: Mapping[str, Any]) -> bool:
 
 def _idle(name: str, values: Mapping[str, Any]) -> Condition | None:
     """Return the condition with which a field has no effect; None if it has one."""
-    found = (each for each in _CONDITIONS if name in each.fields and values.get(each.field) in each.values)
+    found = (each for each in CONDITIONS if name in each.fields and values.get(each.field) in each.values)
     return next(found, None)
 
 

@@ -122,8 +122,9 @@ class LearnedModel(DeclaredState):
         counts = self.optimizer.counts
         training, held_out = split(replay)
         losses = [self.update(self._drawn(replay, training)) for _ in range(self.config.model_gradient_steps)]
+        batch = self._held_out(replay, held_out)
         with torch.no_grad():
-            validation = self.loss(self.bound(self._inputs(batch := self._held_out(replay, held_out)))[0], batch)
+            validation = self.loss(self.bound(self._inputs(batch.obs, batch.actions))[0], batch)
         validation = validation.view(len(self.parameters), self.members)
         return {
             "model/loss": torch.stack(losses[-len(losses) // 10 :]).mean(0),
@@ -141,7 +142,7 @@ class LearnedModel(DeclaredState):
     @compilable
     def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, K * P]` of the loss, and the loss `[S]`, the mean over the networks."""
-        networks = EnsemblePass(self.bound, self._inputs(batch))
+        networks = EnsemblePass(self.bound, self._inputs(batch.obs, batch.actions))
         losses = self.loss(networks.outputs[0], batch)
         gradient = networks.gradient(losses.sum()).view_as(self.parameters)
         return gradient, losses.detach().view(len(self.parameters), -1).mean(1)
@@ -163,9 +164,7 @@ class LearnedModel(DeclaredState):
             actions: `[S * K, M, A]`, in [-1, 1].
             noise: `[S * K, M or 1, D + 1]`, standard normal, to sample the outcome; None: the mean.
         """
-        center, scale = self._moments(slice(self.width))
-        outputs = self.bound(torch.cat(((obs - center) / scale, actions), -1))[0]
-        mean, log_std, end = self._distribution(outputs)
+        mean, log_std, end = self._distribution(self.bound(self._inputs(obs, actions))[0])
         sampled = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
         center, scale = self._moments(slice(self.width, None))
         changes = sampled * scale + center
@@ -181,17 +180,17 @@ class LearnedModel(DeclaredState):
         every = self.moments[..., columns].repeat_interleave(self.members, 0)
         return every[:, :1], every[:, 1:]
 
-    def _inputs(self, batch: Transitions) -> Tensor:
+    def _inputs(self, obs: Tensor, actions: Tensor) -> Tensor:
         center, scale = self._moments(slice(self.width))
-        return torch.cat(((batch.obs - center) / scale, batch.actions), -1)
+        return torch.cat(((obs - center) / scale, actions), -1)
 
     def _normalize(self, replay: Replay) -> None:
         """Compute mean and standard deviation over the replay buffer; standard deviations of 0 are set to 1."""
         every = torch.arange(replay.size, device=self.parameters.device).expand(len(self.parameters), -1)
         batch = replay.take(every, gamma=1.0)
         columns = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
-        mean = ops.weighted_mean(columns.mT, None if batch.weights is None else batch.weights.unsqueeze(1))
         weights = None if batch.weights is None else batch.weights.unsqueeze(1)
+        mean = ops.weighted_mean(columns.mT, weights)
         variance = ops.weighted_mean((columns - mean.unsqueeze(1)).square().mT, weights)
         scale = variance.sqrt()
         self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))

@@ -5,10 +5,6 @@ fitness values: loading runs its generations again, which takes some millisecond
 """
 
 from collections.abc import Sequence
-from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from operant import streams
+from operant.runtime.cma_es import Strategy, require_cma, strategy_of
 from operant.state import DeclaredState, State
 from operant.tensors import from_numpy
-
-
-def _normal(generator: np.random.Generator, *shape: int) -> NDArray[np.float64]:
-    return generator.standard_normal(shape)
 
 
 class Evolution(DeclaredState):
@@ -43,14 +36,13 @@ class Evolution(DeclaredState):
     STATE = ("rounds", "start", "fitness")
 
     def __init__(self, *, seeds: Sequence[int], population: int, sigma: float, size: int) -> None:
-        if find_spec("cma") is None:
-            raise ModuleNotFoundError('world models need the package cma: pip install "operant[worlds]"')
+        require_cma("world models need")
         self.seeds, self.population, self.sigma = list(seeds), population, sigma
         self.rounds = 0
         self.start = torch.zeros(len(seeds), size, dtype=torch.float64)
         self.fitness = torch.zeros(0, len(seeds), population, dtype=torch.float64)
-        self._strategies: list[Any] = []
-        self._asked: list[Any] = []
+        self._strategies: list[Strategy] = []
+        self._asked: list[list[NDArray[np.float64]]] = []
 
     @property
     def generations(self) -> int:
@@ -93,18 +85,10 @@ class Evolution(DeclaredState):
 
     def _make(self) -> None:
         """Create the strategies of this round in their initial state."""
-        cma: Any = import_module("cma")  # importing it takes a second, and only this algorithm needs it
         self._strategies = []
         for seed, start in zip(self.seeds, self.start.numpy(), strict=True):
             generator = np.random.Generator(np.random.PCG64(streams.seed_sequence(seed, "evolution", self.rounds)))
-            options: dict[str, Any] = {
-                "popsize": self.population,
-                "randn": partial(_normal, generator),
-                "seed": np.nan,  # no seed for the global generator
-                "verbose": -9,
-                "verb_log": 0,
-            }
-            self._strategies.append(cma.CMAEvolutionStrategy(start.copy(), self.sigma, options))
+            self._strategies.append(strategy_of(start.copy(), self.sigma, generator, popsize=self.population))
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state exactly, by running the generations of its round again."""
