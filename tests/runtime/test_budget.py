@@ -1,6 +1,15 @@
 import pytest
 
-from operant.runtime.budget import LEAST_LEFT, iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import (
+    LEAST_LEFT,
+    FixedRollouts,
+    PlansSteps,
+    iterations,
+    remaining,
+    require_budget,
+    scheduled,
+    whole_rollouts,
+)
 
 
 def test_a_budget_leaves_something_to_learn():
@@ -26,3 +35,17 @@ def test_a_schedule_is_constant_or_falls_with_what_is_left_down_to_its_least(sch
 
 def test_the_last_iteration_may_exceed_the_budget():
     assert [iterations(budget, 4) for budget in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+
+
+def test_rollouts_are_complete_and_there_is_at_least_one():
+    assert [whole_rollouts(budget, 4) for budget in (-5, 0, 1, 4, 5)] == [4, 4, 4, 4, 8]
+
+
+def test_a_configuration_says_how_many_steps_training_uses():
+    class Config(FixedRollouts):
+        num_envs, num_steps = 2, 8
+
+    assert isinstance(Config(), PlansSteps)
+    assert not isinstance(object(), PlansSteps)
+    assert Config().rollout_steps == 16
+    assert Config().planned_steps(40) == 48

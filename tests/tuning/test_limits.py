@@ -13,6 +13,13 @@ from operant.tuning.limits import conflict, fits, planned_steps
         ("dqn", "CartPole-v1", {"num_envs": 2, "train_freq": 16, "learning_starts": 10}, 100, 128),
         ("sac", "Pendulum-v1", {"num_envs": 2, "train_freq": 8, "learning_starts": 101}, 150, 902),
         ("pets", "Pendulum-v1", {"num_envs": 1}, 1000, 1000),
+        ("mbpo", "Pendulum-v1", {}, 1000, 1000),
+        ("mrq", "Pendulum-v1", {"num_envs": 2, "learning_starts": 101, "rounds_per_iteration": 10}, 150, 162),
+        ("impala", "CartPole-v1", {"num_envs": 2, "num_steps": 4, "num_actors": 3, "rollouts_per_batch": 3}, 40, 48),
+        ("a3c", "CartPole-v1", {}, 1001, 1001),
+        ("trpo", "CartPole-v1", {"num_envs": 2, "num_steps": 512}, 1000, 1024),
+        ("trpo", "CartPole-v1", {"num_envs": 2, "num_steps": 512, "sampling": "vine"}, 1000, 1000),
+        ("muzero", "CartPole-v1", {"num_envs": 4, "num_steps": 64}, 1000, 1024),
         ("q-learning", "CliffWalking-v1", {}, 1000, 1000),
     ],
 )

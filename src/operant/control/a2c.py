@@ -27,7 +27,7 @@ from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, EncoderName, OptimizerName, Pass, Spec, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import FixedRollouts, iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
@@ -36,7 +36,7 @@ from operant.state import Resumable
 
 
 @dataclass(frozen=True)
-class A2CConfig(StateNoiseConfig):
+class A2CConfig(FixedRollouts, StateNoiseConfig):
     """Hyperparameters of advantage actor-critic. Defaults are from the paper, or from OpenAI's A2C if it gives none."""
 
     num_envs: PositiveInt = 16
@@ -96,7 +96,7 @@ class A2CConfig(StateNoiseConfig):
     def __post_init__(self) -> None:
         """Validate."""
         require(self, encoder=encoders(self.encoder), network=modules(self.network))
-        if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
+        if (self.normalize_advantage == "batch") and self.rollout_steps == 1:
             raise ValueError(
                 "normalize_advantage makes the advantage of a single sample 0: use more environments or "
                 "steps, or switch it off"
@@ -235,7 +235,7 @@ class A2C(Resumable):
         self.optimizer = OPTIMIZERS[config.optimizer](
             self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
-        self.rollout_steps = config.num_steps * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.consumed = 0
 
     @property

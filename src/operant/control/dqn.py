@@ -32,7 +32,7 @@ from operant.nets import Activation, CategoricalHead, EncoderName, compilable, e
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.nets.lookup import RowGradient
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled, whole_rollouts
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.priorities import Priorities
@@ -122,6 +122,15 @@ class DQNConfig(ReplayConfig):
                 f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: later steps "
                 "pursued another goal"
             )
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps per seed between two training phases."""
+        return self.train_freq * self.num_envs
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps per seed that training with a budget uses."""
+        return whole_rollouts(budget, self.rollout_steps)
 
 
 PRESETS = presets.DQN
@@ -219,7 +228,7 @@ class DQN(Resumable):
             size = self.experience.replay.length * config.num_envs
             self.priorities = Priorities(seeds=len(seeds), capacity=size, alpha=config.per_alpha, device=env.device)
         self.streams = streams.of_seeds(seeds, "exploration", device=env.device)
-        self.rollout_steps = config.train_freq * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.consumed = self.updates = 0
 
     def make_networks(self, shape: ActionValues) -> None:

@@ -31,7 +31,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv, EnvMaker, maker_like, only_here
 from operant.nets import OPTIMIZERS, Activation, EncoderName, OptimizerName, Pass, Spec, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import FixedRollouts, iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollout_workers import RolloutWorkers
@@ -42,7 +42,7 @@ from operant.state import DeclaredState, Resumable, State
 
 
 @dataclass(frozen=True)
-class IMPALAConfig:
+class IMPALAConfig(FixedRollouts):
     """Hyperparameters of IMPALA. Defaults are those of the paper for single Atari games."""
 
     num_actors: PositiveInt = 4
@@ -119,6 +119,11 @@ class IMPALAConfig:
                 f"max_staleness must be 0 or at least num_actors / rollouts_per_batch = {minimum}, the updates "
                 f"between two rollouts of an actor, got {self.max_staleness}: most rollouts would be dropped"
             )
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps per seed of an iteration, all rollouts of a batch."""
+        return self.rollouts_per_batch * self.num_steps * self.num_envs
 
     @property
     def total_envs(self) -> int:
@@ -257,7 +262,7 @@ class IMPALA(Resumable):
             device=self.device,
         )
         self.steps_per_rollout = config.num_steps * config.num_envs
-        self.rollout_steps = config.rollouts_per_batch * self.steps_per_rollout
+        self.rollout_steps = config.rollout_steps
         self.consumed = self.updates = 0
 
     @property

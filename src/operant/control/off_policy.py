@@ -21,7 +21,7 @@ from operant.nets import (
     whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations
+from operant.runtime.budget import iterations, whole_rollouts
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
@@ -39,6 +39,11 @@ class TurnsConfig(Protocol):
     @property
     def learning_starts(self) -> int:
         """Environment steps per seed with random actions."""
+        ...
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps per seed of one round."""
         ...
 
     @property
@@ -116,17 +121,27 @@ def alternate(learner: TakesTurns, rounds: int, *, begin: Callable[[], Metrics] 
     return {**merge(episodes), **report, **update_metrics(learner.counts - counts)}
 
 
-def planned_updates(config: TurnsConfig, budget: int, *, rollout_steps: int) -> int:
+def planned_updates(config: TurnsConfig, budget: int) -> int:
     """Return the number of gradient steps of a learner that alternates collection and updates.
 
     Args:
         config: its hyperparameters.
         budget: environment steps per seed.
-        rollout_steps: environment steps per seed of one `collect`.
     """
     drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
-    turns = iterations(budget - drawn, config.rounds_per_iteration * rollout_steps)
+    turns = iterations(budget - drawn, config.rounds_per_iteration * config.rollout_steps)
     return max(turns, 1) * config.rounds_per_iteration * config.gradient_steps
+
+
+def planned_steps(config: TurnsConfig, budget: int) -> int:
+    """Return the number of environment steps per seed of a learner that alternates collection and updates.
+
+    Args:
+        config: its hyperparameters.
+        budget: environment steps per seed.
+    """
+    drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
+    return drawn + whole_rollouts(budget - drawn, config.rounds_per_iteration * config.rollout_steps)
 
 
 def merge(reports: Sequence[Metrics]) -> Metrics:
@@ -210,7 +225,11 @@ class OffPolicyConfig(ReplayConfig):
 
     def updates(self, budget: int) -> int:
         """Return the number of gradient steps of a run."""
-        return planned_updates(self, budget, rollout_steps=self.rollout_steps)
+        return planned_updates(self, budget)
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps per seed that training with a budget uses."""
+        return planned_steps(self, budget)
 
     def actors(self, width: int, outputs: int) -> Ensemble:
         """Return the policy networks for observations `[width]`."""

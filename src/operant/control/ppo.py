@@ -30,7 +30,7 @@ from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import Activation, EncoderName, Pass, Spec, StackedAdam, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import FixedRollouts, iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
@@ -42,7 +42,7 @@ Clip = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class PPOConfig(StateNoiseConfig):
+class PPOConfig(FixedRollouts, StateNoiseConfig):
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
     num_envs: PositiveInt = 1
@@ -121,13 +121,13 @@ class PPOConfig(StateNoiseConfig):
             network=modules(self.network),
         )
         _ = self.channels
-        if self.num_envs * self.num_steps % self.num_minibatches:
+        if self.rollout_steps % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches ({self.num_minibatches}) must divide the rollout: {self.num_envs} environments x "
-                f"{self.num_steps} steps = {self.num_envs * self.num_steps} samples"
+                f"{self.num_steps} steps = {self.rollout_steps} samples"
             )
         parts = self.num_minibatches if self.normalize_advantage == "minibatch" else 1
-        if self.normalize_advantage != "none" and self.num_envs * self.num_steps == parts:
+        if self.normalize_advantage != "none" and self.rollout_steps == parts:
             raise ValueError(
                 f"normalize_advantage={self.normalize_advantage!r} makes the advantage of a single "
                 "sample 0: use fewer num_minibatches, more environments or steps, or 'none'"
@@ -136,7 +136,7 @@ class PPOConfig(StateNoiseConfig):
     @property
     def minibatch(self) -> int:
         """Samples per seed in one gradient step."""
-        return self.num_envs * self.num_steps // self.num_minibatches
+        return self.rollout_steps // self.num_minibatches
 
     @property
     def channels(self) -> OwnReward | RewardChannels:
@@ -268,7 +268,7 @@ class PPO(Resumable):
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)
         self.mean_gradient = self.gradient if self.shards.count == 1 else self.gradient_of_shards
-        self.rollout_steps = config.num_steps * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.consumed = 0
 
     @property

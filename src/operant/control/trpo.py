@@ -47,7 +47,7 @@ from operant.runtime.bounds import (
     UnitFloat,
     require,
 )
-from operant.runtime.budget import iterations, require_budget
+from operant.runtime.budget import FixedRollouts, iterations, require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
@@ -57,7 +57,7 @@ from operant.tensors import linalg
 
 
 @dataclass(frozen=True)
-class TRPOConfig:
+class TRPOConfig(FixedRollouts):
     """Hyperparameters of TRPO. Defaults are those of the paper (δ, conjugate gradients, 10 % of the data for F)."""
 
     num_envs: PositiveInt = 1
@@ -120,12 +120,21 @@ class TRPOConfig:
         require(self, network=modules(self.network))
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide num_steps ({self.num_steps})")
-        samples = self.num_envs * self.num_steps
+        samples = self.rollout_steps
         if self.sampling == "single-path" and samples % self.critic_minibatches:
             raise ValueError(
                 f"critic_minibatches ({self.critic_minibatches}) must divide the rollout: {self.num_envs} "
                 f"environments x {self.num_steps} steps = {samples} samples"
             )
+
+    @property
+    def step(self) -> Literal["trpo"]:
+        """Step of the policy: one natural step, limited by `target_kl` (see `operant.runtime.advice.HasStep`)."""
+        return "trpo"
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps that training uses; the budget with branches, whose steps depend on the task."""
+        return budget if self.sampling == "vine" else super().planned_steps(budget)
 
 
 VINE = "operant.experimental.vine:VineCollector"
@@ -184,7 +193,7 @@ class TRPO(Resumable):
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=env.device)
-        self.rollout_steps = config.num_steps * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.collect = self.follow_path
         if config.sampling == "vine":
             vine = doors.load(VINE, expected="the vine collector")(self.agent, config)

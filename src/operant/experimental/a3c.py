@@ -69,6 +69,10 @@ class A3CConfig(A2CConfig):
                 "environments have no wrappers, so steps have no extra tensors; use a2c"
             )
 
+    def planned_steps(self, budget: int) -> int:
+        """Return the budget: how far asynchronous workers exceed it depends on their speed."""
+        return budget
+
     @property
     def total_envs(self) -> int:
         """Number of environments of all workers."""

@@ -1,9 +1,19 @@
 """Advice for runs in which training makes the policy worse: `hints_of`, `advice`."""
 
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from operant.runtime.course import Hints
 from operant.runtime.run import Run
+
+
+@runtime_checkable
+class HasStep(Protocol):
+    """A configuration of a policy whose steps may be other ones than those of PPO."""
+
+    @property
+    def step(self) -> Literal["ppo", "vpg", "trpo"]:
+        """Steps of the policy: several on minibatches, one gradient step, or one natural step of limited divergence."""
+        ...
 
 
 def hints_of(run: Run, *, kept: bool) -> Hints | None:
@@ -30,7 +40,7 @@ def advice(config: Any, penalty: str = "") -> str:
         penalty: field with the coefficient of the penalty on the divergence from the start; empty: none.
     """
     found: list[str] = []
-    step = getattr(config, "step", "trpo" if hasattr(config, "cg_damping") else "ppo")
+    step = config.step if isinstance(config, HasStep) else "ppo"
     if step == "trpo":
         found.append(f"a smaller --target-kl (now {config.target_kl:g})")  # which limits the step
     elif hasattr(config, "learning_rate"):

@@ -1,6 +1,10 @@
-"""Training budget and schedules: `require_budget`, `remaining`, `scheduled`, `iterations`."""
+"""Training budget and schedules: `require_budget`, `remaining`, `scheduled`, `iterations`, `whole_rollouts`.
 
-from typing import Literal
+Configurations that determine how many steps training uses say so by `PlansSteps`; `FixedRollouts` is their base if
+iterations have `num_steps` steps.
+"""
+
+from typing import Literal, Protocol, runtime_checkable
 
 LEAST_LEFT = 1e-6
 """Minimum remaining fraction of the budget, used in the last iteration and after it."""
@@ -46,3 +50,33 @@ def scheduled(value: float, schedule: Literal["constant", "linear"], left: float
 def iterations(budget: int, steps: int) -> int:
     """Return the number of iterations of `steps` steps in a budget; the last one may exceed it."""
     return -(-budget // steps)
+
+
+def whole_rollouts(budget: int, steps: int) -> int:
+    """Return the number of steps that training uses, with complete rollouts of `steps` steps, at least one."""
+    return max(iterations(budget, steps), 1) * steps
+
+
+@runtime_checkable
+class PlansSteps(Protocol):
+    """A configuration that determines how much of a budget training uses."""
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps per seed that training with a budget uses; more than it, if it ends within one."""
+        ...
+
+
+class FixedRollouts:
+    """Base of configurations whose iterations take `num_steps` steps in each of `num_envs` environments per seed."""
+
+    num_envs: int
+    num_steps: int
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps per seed of an iteration."""
+        return self.num_steps * self.num_envs
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps per seed that training with a budget uses."""
+        return whole_rollouts(budget, self.rollout_steps)

@@ -3,44 +3,24 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from operant.runtime.budget import iterations
+from operant.runtime.budget import PlansSteps
 from operant.runtime.tables import from_table
 
 EXCESS = 1.1
 """Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
 
 
-_OWN_ROLLOUTS = ("model_train_freq", "collect_steps", "steps_per_iteration")
-"""Fields of configurations whose iterations are not determined by `num_steps`, or by `train_freq` and rounds."""
-
-
 def planned_steps(config: Any, budget: int) -> int:
     """Return how much of a budget training uses at least, with complete rollouts.
 
-    It is the budget itself where the fields of the configuration do not determine the size of an iteration, as for the
-    algorithms with fields in `_OWN_ROLLOUTS`.
+    It is the budget itself where the configuration does not determine the size of an iteration
+    (`operant.runtime.budget.PlansSteps`).
 
     Args:
         config: hyperparameters.
         budget: budget of a trial.
     """
-
-    def field(name: str) -> int:
-        value = getattr(config, name, 0)
-        return value if isinstance(value, int) else 0
-
-    if any(map(field, _OWN_ROLLOUTS)) or getattr(config, "sampling", "") == "vine":
-        return budget
-    num_envs, first = field("num_envs"), 0
-    rollout = field("num_steps") * num_envs * (field("rollouts_per_batch") or 1)
-    if not rollout:  # learners with a replay buffer
-        rounds = field("rounds_per_iteration")
-        rollout = field("train_freq") * num_envs * (rounds or 1)
-        if rounds and num_envs:  # random steps before the first iteration
-            first = iterations(field("learning_starts"), num_envs) * num_envs
-    if not rollout:
-        return budget
-    return first + max(iterations(budget - first, rollout), 1) * rollout
+    return config.planned_steps(budget) if isinstance(config, PlansSteps) else budget
 
 
 def conflict(config: Any, budget: int) -> str:

@@ -27,7 +27,7 @@ from operant.envs.tensor.board_games import BoardGame, Positions, Symmetries
 from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import FixedRollouts, iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.weights import Weights
@@ -37,7 +37,7 @@ from operant.worlds.search import Expansion, Found, Planner, States, search
 
 
 @dataclass(frozen=True)
-class AlphaZeroConfig:
+class AlphaZeroConfig(FixedRollouts):
     """Hyperparameters of AlphaZero, for boards of up to about twenty cells."""
 
     num_envs: PositiveInt = 64
@@ -84,9 +84,9 @@ class AlphaZeroConfig:
     def __post_init__(self) -> None:
         """Validate."""
         require(self)
-        if self.buffer_size < self.num_envs * self.num_steps:
+        if self.buffer_size < self.rollout_steps:
             raise ValueError(
-                f"buffer_size must hold a batch of num_envs * num_steps = {self.num_envs * self.num_steps} positions, "
+                f"buffer_size must hold a batch of num_envs * num_steps = {self.rollout_steps} positions, "
                 f"got {self.buffer_size}"
             )
 
@@ -152,7 +152,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.symmetries = Symmetries(*(part.to(env.device) for part in self.game.symmetries))
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
-        self.rollout_steps = config.num_steps * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.planner = Planner.of(config, actions=self.game.actions, value_range=(-1.0, 1.0))
         shape = len(seeds), config.num_envs
         self.own, self.opponent = torch.zeros(2, *shape, dtype=torch.int64, device=env.device).unbind(0)

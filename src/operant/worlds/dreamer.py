@@ -180,7 +180,7 @@ class Dreamer(ReplayLearner):
     def iterate(self) -> Metrics:
         """Collect steps, and take the gradient steps that are due."""
         metrics = self.collect()
-        self.consumed += self.config.num_steps * self.config.num_envs
+        self.consumed += self.config.rollout_steps
         if self.replay.filled < self.config.sequence_length:
             return metrics
         return {**metrics, **self.train()}

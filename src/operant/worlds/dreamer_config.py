@@ -13,10 +13,11 @@ from operant.runtime.bounds import (
     UnitFloat,
     require,
 )
+from operant.runtime.budget import FixedRollouts
 
 
 @dataclass(frozen=True)
-class DreamerConfig:
+class DreamerConfig(FixedRollouts):
     """Hyperparameters of DreamerV3; defaults are those of a model for a CPU."""
 
     num_envs: PositiveInt = 8

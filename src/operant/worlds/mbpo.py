@@ -75,6 +75,10 @@ class MBPOConfig(ModelConfig, SACConfig):
         if self.learning_starts < 1:
             raise ValueError("learning_starts must be at least 1 to fit the model, got 0")
 
+    def planned_steps(self, budget: int) -> int:
+        """Return the budget, which iterations of some `model_train_freq` steps exceed by little."""
+        return budget
+
 
 _SMALL = {"learning_rate": 1e-3, "hidden_sizes": (64, 64), "rollout_length": 2, "rollout_length_final": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -128,7 +128,7 @@ class MRQ(Resumable):
         self.support = ops.symexp_support(config.bins, bound=REWARD_BOUND).to(env.device)
         self.scale, self.target_scale = torch.zeros(2, len(seeds), device=env.device)
         self.encoder_losses = torch.zeros(3, len(seeds), device=env.device)
-        self.close, self.rollout_steps = self.experience.close, config.train_freq * config.num_envs
+        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
 
     def _make_networks(self) -> None:
@@ -179,7 +179,7 @@ class MRQ(Resumable):
     @property
     def gradient_steps(self) -> int:
         """Gradient steps of the critics in the whole run."""
-        return planned_updates(self.config, self.budget, rollout_steps=self.rollout_steps)
+        return planned_updates(self.config, self.budget)
 
     def iterate(self) -> Metrics:
         """Alternate collection and updates; the first call takes random actions before."""

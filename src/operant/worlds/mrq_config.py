@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from operant.control.off_policy import planned_steps
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -101,6 +102,15 @@ class MRQConfig:
                 f"buffer_size must hold max(encoder_horizon, n_step) * num_envs = {window} steps, got "
                 f"{self.buffer_size}"
             )
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps per seed between two training phases."""
+        return self.train_freq * self.num_envs
+
+    def planned_steps(self, budget: int) -> int:
+        """Return the number of steps per seed that training with a budget uses."""
+        return planned_steps(self, budget)
 
     @property
     def window(self) -> int:

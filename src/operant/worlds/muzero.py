@@ -31,7 +31,7 @@ from operant.envs.tensor.board_games import Positions, Symmetries
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, remaining, require_budget, scheduled
+from operant.runtime.budget import FixedRollouts, iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import CLIPPED, DROPPED, EPISODES, update_metrics
 from operant.runtime.priorities import Priorities
@@ -48,7 +48,7 @@ from operant.worlds.unrolling import Unroll, returns_of, turned, unrolled, unrol
 
 
 @dataclass(frozen=True)
-class MuZeroConfig:
+class MuZeroConfig(FixedRollouts):
     """Hyperparameters of MuZero, for vectors and small boards."""
 
     num_envs: PositiveInt = 8
@@ -205,7 +205,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
             capacity = self.replay.length * config.num_envs
             self.priorities = Priorities(seeds=len(seeds), capacity=capacity, alpha=config.per_alpha, device=env.device)
         self.streams = streams.of_seeds(seeds, "muzero", device=env.device)
-        self.rollout_steps = config.num_steps * config.num_envs
+        self.rollout_steps = config.rollout_steps
         self.planner = Planner.of(config, actions=self.shape.actions, value_range=self._value_range)
         self.spread = torch.ones(len(seeds), 1, device=env.device)
         self.symmetries: Symmetries | None = None
