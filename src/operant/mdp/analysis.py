@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 
 from operant.mdp import sparse
+from operant.mdp.graphs import ending
 from operant.mdp.model import MDP
-from operant.mdp.policies import check_policy, exits_of
+from operant.mdp.policies import check_policy, exits_of, transitions_of
 from operant.mdp.solution import action_values
-from operant.mdp.validation import Bools, Floats, Ints, floats, raise_if_any
+from operant.mdp.validation import Floats, Ints, floats, raise_if_any
 
 __all__ = [
     "advantages",
@@ -87,13 +88,7 @@ def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.Sparse, Floats]:
         rewards `R_π`, `[S]`.
     """
     probabilities = check_policy(mdp, policy)
-    weights = sparse.csr_array(
-        (probabilities.ravel(), np.arange(probabilities.size), np.arange(mdp.states + 1) * mdp.actions),
-        shape=(mdp.states, probabilities.size),
-    )
-    indptr, successors, going_on = mdp.continuation
-    transitions = sparse.csr_array((going_on, successors, indptr), shape=(probabilities.size, mdp.states))
-    return weights @ transitions, _expectation(probabilities, mdp.expected_rewards)
+    return transitions_of(mdp, probabilities), _expectation(probabilities, mdp.expected_rewards)
 
 
 def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalized: bool = False) -> Floats:
@@ -228,23 +223,12 @@ def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[sparse.Factors, 
         raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
     transitions, rewards = policy_chain(mdp, policy)
     if gamma == 1:
-        _check_ends(mdp, transitions, exits_of(mdp, check_policy(mdp, policy)))
+        raise_if_any(
+            ~ending(transitions.indptr, transitions.indices, exits_of(mdp, check_policy(mdp, policy))),
+            lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",
+            "use a smaller gamma, or a policy that ends every episode",
+        )
     return sparse.splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards
-
-
-def _check_ends(mdp: MDP, transitions: sparse.Sparse, exits: Bools) -> None:
-    """Raise if an episode may never end under a policy, which may end in the states `exits`, `[S]`."""
-    ending = np.flatnonzero(exits)
-    origins, targets = transitions.nonzero()
-    nodes = mdp.states + 1
-    backwards = (np.append(targets, np.full(ending.size, mdp.states)), np.append(origins, ending))
-    graph = sparse.csr_array((np.ones(backwards[0].size), backwards), shape=(nodes, nodes))
-    ends = np.isin(np.arange(mdp.states), sparse.breadth_first_order(graph, mdp.states, return_predecessors=False))
-    raise_if_any(
-        ~ends,
-        lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",
-        "use a smaller gamma, or a policy that ends every episode",
-    )
 
 
 def _check_contraction(gamma: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp.components import strong_components
+from operant.mdp.graphs import closed_components
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.validation import raise_if_any
@@ -104,10 +104,8 @@ def relative_value_iteration(
 def closed_classes(mdp: MDP) -> list[NDArray[np.int64]]:
     """Return the sets of states that no action leaves and in which every state can reach every other."""
     origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
-    count, labels = strong_components(origins, mdp.successors, mdp.states)
-    left = np.zeros(count, np.bool_)
-    left[labels[origins[labels[origins] != labels[mdp.successors]]]] = True
-    return [np.flatnonzero(labels == label) for label in np.flatnonzero(~left)]
+    labels, closed = closed_components(origins, mdp.successors, mdp.states)
+    return [np.flatnonzero(labels == label) for label in np.flatnonzero(closed)]
 
 
 def _reason(mdp: MDP, *, rounded: bool) -> str:

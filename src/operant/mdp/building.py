@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import sparse, tables
 from operant.mdp.entries import COLUMNS, Entries
+from operant.mdp.graphs import reachable
 from operant.mdp.validation import (
     Bools,
     Floats,
@@ -131,21 +132,11 @@ def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
     live = entries.probabilities > 0
     ends = live & entries.terminates & (origins != entries.successors)
     entered = np.bincount(entries.successors[ends], minlength=entries.states) > 0
-    reached = _reached(entries, ~entered if start is None else start > 0)
+    goes_on = live & ~entries.terminates
+    sources = ~entered if start is None else start > 0
+    reached = reachable(origins[goes_on], entries.successors[goes_on], sources)
     entered = np.bincount(entries.successors[ends & reached[origins]], minlength=entries.states) > 0
     return entered & ~reached
-
-
-def _reached(entries: Entries, sources: Bools) -> Bools:
-    """Return the states, `[S]`, reachable from `sources` without termination, including these."""
-    goes_on = (entries.probabilities > 0) & ~entries.terminates
-    first = np.flatnonzero(sources)
-    origins = np.concatenate([entries.rows[goes_on] // entries.actions, np.full(first.size, entries.states)])
-    targets = np.concatenate([entries.successors[goes_on], first])
-    nodes = entries.states + 1
-    graph = sparse.csr_array((np.ones(origins.size), (origins, targets)), shape=(nodes, nodes))
-    order = sparse.breadth_first_order(graph, entries.states, return_predecessors=False)
-    return np.isin(np.arange(entries.states), order)
 
 
 def read_arrays(

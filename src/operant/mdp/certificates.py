@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.mdp import sparse
+from operant.mdp.graphs import ending
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.rows import rows_of
-from operant.mdp.undiscounted import chain_steps, ends, reach
+from operant.mdp.undiscounted import chain_steps, ends
 from operant.mdp.zero_cost_components import Groups, free_groups
 
 __all__ = ["bounds_of_chain", "bounds_without_discount"]
@@ -130,7 +131,7 @@ class _Clock:
         """Return the chain of groups under the chosen exit rows, or None if it does not end."""
         matrix, count = self.graph[chosen], self.groups.count
         successors = self.groups.labels[matrix.indices]
-        if (reach(matrix.indptr, successors, self.exits[chosen], count) < 0).any():
+        if not ending(matrix.indptr, successors, self.exits[chosen]).all():
             return None
         times = np.where(np.isfinite(self.times[chosen]), self.times[chosen], 0.0)
         rows = rows_of((matrix.indptr, successors, matrix.data), times, 1, 1.0)

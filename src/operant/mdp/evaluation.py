@@ -125,7 +125,6 @@ def chain_of(
 ) -> Problem:
     """Return the chain of a policy `[S, A]`: one row per state, with an offset if `centered`."""
     transitions, rewards = policy_chain(mdp, probabilities)
-    transitions.eliminate_zeros()
     rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
     facts, model = examine(rows, exits_of(mdp, probabilities)), mdp.facts
     facts = facts._replace(longest=max(facts.longest, model.longest), largest=model.largest)

@@ -3,10 +3,11 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from operant.mdp import sparse
 from operant.mdp.model import MDP
 from operant.mdp.validation import ROUNDING, TOLERANCE, integers, raise_if_any
 
-__all__ = ["check_deterministic", "check_policy", "exits_of"]
+__all__ = ["check_deterministic", "check_policy", "exits_of", "transitions_of"]
 
 
 def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
@@ -31,6 +32,18 @@ def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
 def exits_of(mdp: MDP, probabilities: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return the states in which a policy `[S, A]` may end the episode, and the terminal ones, `[S]`."""
     return ((probabilities > 0) & mdp.exits).any(axis=1) | mdp.terminal
+
+
+def transitions_of(mdp: MDP, probabilities: NDArray[np.float64]) -> sparse.Sparse:
+    """Return `P_π` of a policy `[S, A]`, sparse `[S, S]`: its transitions that do not terminate, without zeros."""
+    weights = sparse.csr_array(
+        (probabilities.ravel(), np.arange(probabilities.size), np.arange(mdp.states + 1) * mdp.actions),
+        shape=(mdp.states, probabilities.size),
+    )
+    indptr, successors, going_on = mdp.continuation
+    chain = weights @ sparse.csr_array((going_on, successors, indptr), shape=(probabilities.size, mdp.states))
+    chain.eliminate_zeros()
+    return chain
 
 
 def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:

@@ -5,13 +5,12 @@ probability 1 (Bertsekas and Tsitsiklis 1991).
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import sparse
-from operant.mdp.bellman_kernels import compiled
+from operant.mdp.graphs import ending, ending_actions
 from operant.mdp.linear import solve, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
@@ -24,7 +23,6 @@ __all__ = [
     "ends",
     "proper_policy",
     "proper_start",
-    "reach",
     "shortest_way",
 ]
 
@@ -33,42 +31,10 @@ Actions = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@compiled
-def _attract(predecessors: tuple[Actions, Actions], exits: Bools, policy: Actions, queue: Actions) -> None:
-    """Search backwards from the rows that can end, breadth first; set each state's action to the one on the path."""
-    begins, rows = predecessors
-    actions, count = exits.size // policy.size, 0
-    for k in range(exits.size):
-        if exits[k] and policy[k // actions] < 0:
-            policy[k // actions] = k % actions
-            queue[count] = k // actions
-            count += 1
-    head = 0
-    while head < count:
-        s = queue[head]
-        head += 1
-        for j in range(begins[s], begins[s + 1]):
-            k = rows[j]
-            if policy[k // actions] < 0:
-                policy[k // actions] = k % actions
-                queue[count] = k // actions
-                count += 1
-
-
-def reach(indptr: NDArray[Any], successors: NDArray[Any], exits: Bools, states: int) -> Actions:
-    """Return in every state an action on a shortest path to a row that can end, -1 if there is none."""
-    graph = sparse.csr_matrix((np.ones(successors.size, np.int8), successors, indptr), shape=(exits.size, states))
-    back = graph.tocsc()
-    policy = np.full(states, -1)
-    predecessors = back.indptr.astype(np.int64), back.indices.astype(np.int64)
-    _attract(predecessors, exits, policy, np.empty_like(policy))
-    return policy
-
-
 def shortest_way(mdp: MDP) -> Actions:
     """Return in every state an action on a shortest path to an end, `[S]`; -1 if there is none."""
     indptr, successors, _ = mdp.continuation
-    return reach(indptr, successors, mdp.exits.ravel(), mdp.states)
+    return ending_actions(indptr, successors, mdp.exits.ravel(), mdp.states)
 
 
 def proper_policy(mdp: MDP) -> Actions:
@@ -91,8 +57,7 @@ def ends(mdp: MDP, policy: Actions) -> Bools:
     rows = states * mdp.actions + np.maximum(policy, 0)
     indptr, successors, probabilities = mdp.continuation
     matrix = sparse.csr_matrix((probabilities, successors, indptr), shape=(mdp.states * mdp.actions, mdp.states))[rows]
-    reached = reach(matrix.indptr, matrix.indices, mdp.exits.ravel()[rows], mdp.states)
-    return (reached >= 0) | mdp.terminal
+    return ending(matrix.indptr, matrix.indices, mdp.exits.ravel()[rows]) | mdp.terminal
 
 
 def check_ends(mdp: MDP, policy: Actions) -> None:
@@ -158,5 +123,5 @@ def check_chain_ends(chain: Problem, exits: Bools) -> None:
         chain: the chain.
         exits: `[S]`, states in which it may end, including terminal ones.
     """
-    reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), exits, chain.states)
-    _raise_if_any(reached < 0, "this policy never ends an episode that is in")
+    can_end = ending(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), exits)
+    _raise_if_any(~can_end, "this policy never ends an episode that is in")

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp.analysis import policy_chain
 from operant.mdp.evaluation import policy_evaluation
+from operant.mdp.graphs import ending, reachable
 from operant.mdp.model import MDP
-from operant.mdp.policies import check_policy, exits_of
+from operant.mdp.policies import check_policy, exits_of, transitions_of
 from operant.mdp.solution import Solution
 from operant.mdp.solving import solve
-from operant.mdp.undiscounted import reach
 
 __all__ = ["ValueLost", "value_lost"]
 
@@ -90,13 +89,7 @@ def value_lost(mdp: MDP, policy: ArrayLike, *, gamma: float, solution: Solution 
 
 def _left_out(mdp: MDP, policy: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return the non-terminal states that a policy does not reach, if it never ends an episode from one of them."""
-    chain, _ = policy_chain(mdp, policy)
-    chain.eliminate_zeros()
-    ends = reach(chain.indptr, chain.indices, exits_of(mdp, policy), mdp.states) >= 0
-    reached, front = mdp.start > 0, mdp.start > 0
-    while front.any():
-        after = np.asarray(front @ chain) > 0
-        front = after & ~reached
-        reached |= after
-    outside = ~reached & ~mdp.terminal
-    return outside if (outside & ~ends).any() else np.zeros_like(outside)
+    chain = transitions_of(mdp, policy)
+    can_end = ending(chain.indptr, chain.indices, exits_of(mdp, policy))
+    outside = ~reachable(*chain.nonzero(), mdp.start > 0) & ~mdp.terminal
+    return outside if (outside & ~can_end).any() else np.zeros_like(outside)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp.components import strong_components
+from operant.mdp.graphs import strong_components
 from operant.mdp.model import MDP
 
 __all__ = ["Groups", "free_groups"]

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import MDP, sparse
-from operant.mdp.policies import exits_of
+from operant.mdp import MDP
+from operant.mdp.graphs import closed_components, reachable
+from operant.mdp.policies import exits_of, transitions_of
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
@@ -185,34 +186,14 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
         The states in order; empty if every episode ends with probability 1.
     """
     table = np.asarray(policy, np.float64)
-    indptr, successors, probabilities = mdp.continuation
-    rows = sparse.csr_array((probabilities, successors, indptr), shape=(table.size, mdp.states))
-    chosen = sparse.csr_array(
-        (table.ravel(), np.arange(table.size), np.arange(0, table.size + 1, mdp.actions)),
-        shape=(mdp.states, table.size),
-    )
-    chain = sparse.csr_array(chosen @ rows)
-    chain.eliminate_zeros()
-    _, classes = sparse.connected_components(chain, connection="strong")
-    open_classes = np.zeros(classes.max() + 1, np.bool_)
-    np.logical_or.at(open_classes, classes, exits_of(mdp, table))
-    origin, target = chain.nonzero()
-    np.logical_or.at(open_classes, classes[origin], classes[origin] != classes[target])
-    return np.flatnonzero(~open_classes[classes] & _reachable(chain, mdp.start > 0))
+    origins, successors = transitions_of(mdp, table).nonzero()
+    classes, closed = closed_components(origins, successors, mdp.states)
+    closed[classes[exits_of(mdp, table)]] = False
+    return np.flatnonzero(closed[classes] & reachable(origins, successors, mdp.start > 0))
 
 
 def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
     """Return the reachable non-terminal states, `[states]`."""
     indptr, successors, probabilities = mdp.continuation
-    chain = sparse.csr_array((probabilities, successors, indptr[:: mdp.actions]), shape=(mdp.states, mdp.states))
-    return _reachable(chain, mdp.start > 0)
-
-
-def _reachable(chain: sparse.Sparse, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the states of a chain reachable from some states, `[states]`."""
-    reached, front = start.copy(), start
-    while front.any():
-        after = np.asarray(front @ chain) > 0
-        front = after & ~reached
-        reached |= after
-    return reached
+    origins, possible = np.repeat(np.arange(mdp.states), np.diff(indptr[:: mdp.actions])), probabilities > 0
+    return reachable(origins[possible], successors[possible], mdp.start > 0)
