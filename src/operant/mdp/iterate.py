@@ -1,7 +1,7 @@
 """Solvers as iterators over sweeps."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,10 @@ from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.undiscounted import proper_start
 
-__all__ = ["Sweep", "sweeps"]
+__all__ = ["Sweep", "SweepMethod", "sweeps"]
+
+SweepMethod = Literal["jacobi", "gauss-seidel", "policy-iteration", "modified-policy-iteration"]
+"""Methods of `sweeps`."""
 
 
 class Sweep(NamedTuple):
@@ -32,7 +35,7 @@ def sweeps(
     mdp: MDP,
     *,
     gamma: float,
-    method: Literal["jacobi", "gauss-seidel", "policy-iteration", "modified-policy-iteration"] = "jacobi",
+    method: SweepMethod = "jacobi",
     initial: ArrayLike | None = None,
     evaluations: int = 5,
 ) -> Iterator[Sweep]:
@@ -53,14 +56,8 @@ def sweeps(
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
-    methods = {
-        "jacobi": _jacobi,
-        "gauss-seidel": _gauss_seidel,
-        "policy-iteration": _policy_iteration,
-        "modified-policy-iteration": _modified_policy_iteration,
-    }
-    if method not in methods:
-        raise ValueError(f"method is {method!r}, expected one of {', '.join(methods)}")
+    if method not in get_args(SweepMethod):
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(SweepMethod))}")
     if evaluations < 0:
         raise ValueError(f"evaluations is {evaluations}, expected at least 0")
     problem = Problem.of(mdp, gamma, centered=False)
@@ -69,22 +66,20 @@ def sweeps(
         policy = np.full(mdp.states, -1)
     else:
         values, policy, _ = proper_start(mdp, problem, initial)
-    return methods[method](problem, values, policy, evaluations)
+    if method == "gauss-seidel":
+        return _gauss_seidel(problem, values, policy)
+    if method == "policy-iteration":
+        return _policy_iteration(problem, values, policy)
+    return _modified_policy_iteration(problem, values, policy, 0 if method == "jacobi" else evaluations)
 
 
-def _jacobi(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int) -> Iterator[Sweep]:
-    return _modified_policy_iteration(problem, values, policy, 0)
-
-
-def _gauss_seidel(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int) -> Iterator[Sweep]:
+def _gauss_seidel(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64]) -> Iterator[Sweep]:
     while True:
         low, high = problem.sweep(values, policy, backward=False)
         yield Sweep(values.copy(), policy.copy(), max(-low, high, 0.0))
 
 
-def _policy_iteration(
-    problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int
-) -> Iterator[Sweep]:
+def _policy_iteration(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64]) -> Iterator[Sweep]:
     out = np.empty_like(values)
     if problem.discounted:
         problem.improve(values, out, policy)

@@ -40,7 +40,7 @@ def advice(config: Any, penalty: str = "") -> str:
         penalty: field with the coefficient of the penalty on the divergence from the start; empty: none.
     """
     found: list[str] = []
-    step = config.step if isinstance(config, HasStep) else "ppo"
+    step = _step_of(config)
     if step == "trpo":
         found.append(f"a smaller --target-kl (now {config.target_kl:g})")  # which limits the step
     elif hasattr(config, "learning_rate"):
@@ -53,3 +53,7 @@ def advice(config: Any, penalty: str = "") -> str:
     if several := [f"--{name} (now {count})" for name, count in counts.items() if count > 1]:
         found.append(f"fewer {' or '.join(several)}")
     return ", ".join(found[:-1]) + " or " * (len(found) > 1) + "".join(found[-1:])
+
+
+def _step_of(config: object) -> Literal["ppo", "vpg", "trpo"]:
+    return config.step if isinstance(config, HasStep) else "ppo"
