@@ -7,18 +7,16 @@ import pytest
 from operant import build, catalog
 from operant.cli import errors
 from operant.runtime import idle
-from operant.tuning import limits
 
 
 @pytest.mark.parametrize(
     "names",
     [
         build._LAYOUT,
-        limits._OWN_ROLLOUTS,
         errors.MEMORY_SETTINGS,
         [name for condition in idle.CONDITIONS for name in (*condition.fields, condition.field)],
     ],
-    ids=["layout", "rollouts", "memory", "idle"],
+    ids=["layout", "memory", "idle"],
 )
 def test_names_are_of_fields(names):
     known = {field.name for entry in catalog.ALGORITHMS for field in fields(entry.config_class)}

@@ -1,6 +1,6 @@
 """Training budget and schedules: `require_budget`, `remaining`, `scheduled`, `iterations`, `whole_rollouts`.
 
-Configurations that determine how many steps training uses say so by `PlansSteps`; `FixedRollouts` is their base if
+Configurations that determine how many steps training uses satisfy `PlansSteps`; `FixedRollouts` is their base if
 iterations have `num_steps` steps.
 """
 
