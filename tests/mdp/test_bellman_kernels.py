@@ -34,14 +34,16 @@ def test_rows_of_a_policy_are_laid_out_one_after_the_other():
     assert begins[-1] == expected[-1] + lengths[3].max()
 
 
-def test_following_a_chain_counts_the_change_of_continuing_states():
-    table = [[0, 0, 0, 0.5, 2.0], [0, 0, 1, 0.5, 2.0], [1, 0, 0, 1.0, -1.0], [2, 0, 0, 1.0, 9.0, 1]]
-    mdp = MDP.from_table([[*row, 0][:6] for row in table])
-    rows = mdp.rows._replace(gamma=0.5)
-    values, out = np.array([4.0, 8.0, 1.0]), np.empty(3)
-    assert bellman_kernels.follow(0, 3, rows, values, out) == (-7.0, 1.0)
-    assert out.tolist() == [5.0, 1.0, 9.0]
-    assert bellman_kernels.follow(2, 3, rows, values, out) == (np.inf, -np.inf)
+def test_following_a_chain_counts_the_change_of_all_states_but_terminal_ones():
+    """The row of state 2 is empty since its action always ends the episode, that of state 3 since it is terminal."""
+    table = [[0, 0, 0, 0.5, 2.0, 0], [0, 0, 1, 0.5, 2.0, 0], [1, 0, 0, 1.0, -1.0, 0], [2, 0, 3, 1.0, 9.0, 1]]
+    mdp = MDP.from_table(table)
+    rows = mdp.rows._replace(gamma=0.5, rewards=np.where(mdp.terminal, 0.0, mdp.rows.rewards))
+    values, out = np.array([4.0, 8.0, 1.0, 0.0]), np.empty(4)
+    assert bellman_kernels.follow(0, 4, rows, mdp.terminal, values, out) == (-7.0, 8.0)
+    assert out.tolist() == [5.0, 1.0, 9.0, 0.0]
+    assert bellman_kernels.follow(2, 3, rows, mdp.terminal, values, out) == (8.0, 8.0)
+    assert bellman_kernels.follow(3, 4, rows, mdp.terminal, values, out) == (np.inf, -np.inf)
 
 
 def test_a_state_that_is_not_due_backs_up_its_action_alone():

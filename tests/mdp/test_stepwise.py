@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import get_args
 
@@ -66,6 +67,41 @@ def test_policy_iteration_evaluates_until_nothing_changes_and_then_improves():
     improvements = [step.policy for step in found if step.phase == "improvement"]
     assert len(improvements) > 3
     np.testing.assert_array_equal(improvements[-1], improvements[-2])
+
+
+def corridor(states):
+    """States in a line, of which the last but one ends the episode with reward 1."""
+    return MDP.from_table([[s, 0, s + 1, 1, s == states - 2, s == states - 2] for s in range(states - 1)])
+
+
+@pytest.mark.parametrize("ended_in", [1, 2])
+def test_actions_that_always_end_the_episode_count_as_changes(ended_in):
+    """Only a reward at the end: sweeps must continue until it has reached all states, wherever the end is."""
+    model = MDP.from_table([[0, 0, 1, 1, 0, 0], [1, 0, ended_in, 1, 1, 1]])
+    *_, last = evaluation_sweeps(model, np.zeros(model.states, int), gamma=0.9)
+    np.testing.assert_allclose(last.values[:2], [0.9, 1.0])
+    *_, last = steps(model, gamma=0.9, method="policy-iteration")
+    np.testing.assert_allclose(last.values[:2], [0.9, 1.0])
+    *_, last = steps(corridor(7), gamma=0.9, method="policy-iteration")
+    np.testing.assert_allclose(last.values, [*0.9 ** np.arange(5, -1, -1), 0.0])
+
+
+def test_sweeps_agree_with_the_evaluation_of_random_models_with_endings():
+    """Rewards are given only at the end."""
+    rng = np.random.default_rng(3)
+    for seed in range(12):
+        states = int(rng.integers(2, 8))
+        kept = mdp.random_model(states, 2, min(3, states), seed=seed, infeasible=0.2, termination=0.3)
+        ending = np.repeat(rng.random(states * 2) < 0.4, np.diff(kept.indptr))
+        ends = kept.terminates | ending
+        model = replace(kept, terminates=ends, rewards=np.where(ends, kept.rewards, 0.0))
+        policy = np.where(model.terminal, 0, [rng.choice(np.flatnonzero(row | ~row.any())) for row in model.feasible])
+        gamma = float(rng.choice([0.0, 0.5, 0.9, 0.99]))
+        *_, last = evaluation_sweeps(model, policy, gamma=gamma)
+        truth = mdp.policy_evaluation(model, policy, gamma=gamma)
+        np.testing.assert_allclose(last.values, truth.values, atol=1e-7)
+        *_, last = steps(model, gamma=gamma, method="policy-iteration")
+        np.testing.assert_allclose(last.values, optimum(model, gamma), atol=1e-7)
 
 
 def test_prioritized_sweeping_changes_the_neighbors_of_the_goal_first():

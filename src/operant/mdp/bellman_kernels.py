@@ -230,12 +230,17 @@ def select(begin: int, end: int, rows: Rows, policies: tuple[Actions, Actions], 
 
 
 @compiled
-def follow(begin: int, end: int, chain: Rows, values: Floats, out: Floats) -> Change:
-    """Back up a chain from `values` to `out`; return the minimum and maximum change of non-terminal states."""
+def follow(  # noqa: PLR0917
+    begin: int, end: int, chain: Rows, terminal: NDArray[np.bool_], values: Floats, out: Floats
+) -> Change:
+    """Back up a chain from `values` to `out`; return the minimum and maximum change of non-terminal states.
+
+    Whether a state is terminal is an argument: the row of an action that always ends the episode is empty, too.
+    """
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
         out[s] = backup(chain, s, values)
-        if chain.indptr[s] < chain.indptr[s + np.uint64(1)]:
+        if not terminal[s]:
             low, high = min(low, out[s] - values[s]), max(high, out[s] - values[s])
     return low, high
 

@@ -287,7 +287,7 @@ class Problem:
 
     def follow(self, values: Floats, out: Floats) -> Change:
         """Write the backup of the values of a chain to `out`; return the minimum and maximum change."""
-        parts = self.workers.run(bellman_kernels.follow, self.states, self.rows, values, out)
+        parts = self.workers.run(bellman_kernels.follow, self.states, self.rows, self.terminal, values, out)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def rounding(self, values: Floats) -> float:
