@@ -87,6 +87,71 @@ def test_steps_are_compared_with_the_table(env, reason):
         MDP.from_gymnasium(env)
 
 
+class Chain(gymnasium.Env):
+    """Five states in a row that end at 4, with a table but without initial_state_distrib; each step costs 1."""
+
+    P = {s: {0: [(1.0, s + 1, -1.0, s == 3)]} for s in range(4)} | {4: {0: [(1.0, 4, 0.0, True)]}}
+    observation_space = gymnasium.spaces.Discrete(5)
+    action_space = gymnasium.spaces.Discrete(1)
+    first = (0,)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = int(self.np_random.choice(self.first))
+        return self.state, {}
+
+    def step(self, action):
+        self.state += 1
+        return self.state, -1.0, self.state == 4, False, {}
+
+
+def test_the_state_in_which_all_resets_start_is_the_start(caplog):
+    env = Chain()
+    model = MDP.from_gymnasium(env)
+    assert model.start.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert mdp.expected_return(model, [0] * 5, gamma=1.0) == -4.0
+    assert tables.start_fault(env) is None
+    assert not caplog.text
+    assert not hasattr(env, "state")  # a copy is reset
+
+
+def test_several_starts_without_probabilities_cause_a_warning(caplog):
+    env = Chain()
+    env.first = (0, 0, 0, 2)
+    model = MDP.from_gymnasium(env)
+    assert model.start.tolist() == [0.25, 0.25, 0.25, 0.25, 0.0]
+    assert "several states (0, 2) with unknown probabilities; define initial_state_distrib" in caplog.text
+    assert mdp.solve(model, gamma=1.0).values.tolist() == [-4.0, -3.0, -2.0, -1.0, 0.0]
+    caplog.clear()
+    env.initial_state_distrib = np.array([0.75, 0.0, 0.25, 0.0, 0.0])
+    assert MDP.from_gymnasium(env).start.tolist() == [0.75, 0.0, 0.25, 0.0, 0.0]
+    assert not caplog.text
+
+
+def test_a_state_in_which_resets_start_is_not_terminal_although_episodes_end_there():
+    class Pair(Chain):
+        """States 0 and 1 end in each other."""
+
+        P = {s: {0: [(1.0, 1 - s, 1.0, True)]} for s in range(2)}  # noqa: RUF012
+        observation_space = gymnasium.spaces.Discrete(2)
+        first = (0, 1)
+
+        def step(self, action):
+            return 1 - self.state, 1.0, True, False, {}
+
+    assert MDP.from_gymnasium(Pair()).terminal.tolist() == [False, False]
+    one = Pair()
+    one.first = (1,)
+    model = MDP.from_gymnasium(one)
+    assert (model.terminal.tolist(), model.start.tolist()) == ([True, False], [0.0, 1.0])
+
+
+def test_a_start_of_single_precision_is_accepted():
+    env = Chain()
+    env.initial_state_distrib = np.array([1 / 3, 1 / 3, 1 / 3, 0, 0], np.float32)
+    np.testing.assert_allclose(MDP.from_gymnasium(env).start, [1 / 3, 1 / 3, 1 / 3, 0, 0], atol=1e-12)
+
+
 def test_sampling_leaves_an_environment_as_it_was():
     env = Coin()
     env.reset(seed=3)

@@ -1,6 +1,7 @@
 """Entries of a model from environments, arrays, tables or functions."""
 
 import csv
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,14 +31,18 @@ from operant.mdp.validation import (
 if TYPE_CHECKING:
     from operant.envs.finite import Transitions
 
+logger = logging.getLogger(__name__)
+
 _HEADERS = (COLUMNS, COLUMNS[:5])
 _SEPARATORS = ";\t,"
 _Listed = Mapping[int, Any] | Sequence[Any]
 """A dictionary or a list, indexed by number; environments use both."""
 
 
-def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
+def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, ArrayLike | None, int | None]:
     """Return the transitions of an environment, the distribution of its first state and its step limit, if known.
+
+    Without `initial_state_distrib`, the state in which all resets start is the first one; several cause a warning.
 
     Raises:
         ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
@@ -65,14 +70,33 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
             f"{_name(env)} has no transition table (env.unwrapped.P){found}: use a toy-text environment such as "
             "FrozenLake-v1 or a world of operant such as operant/Cliff-v0, or learn from samples (`operant train`)"
         )
-    start = getattr(unwrapped, "initial_state_distrib", None)
-    start = None if start is None else floats(start, "initial_state_distrib")
     columns = list(zip(*_listed(table), strict=True)) or [()] * len(COLUMNS)
     entries = Entries.of(
         dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(unwrapped.action_space, "n", None)
     )
     _check_table(env)
-    return replace(entries, ignored=np.repeat(_entered_by_ending(entries, start), entries.actions)), start, limit
+    start: ArrayLike | None = getattr(unwrapped, "initial_state_distrib", None)
+    if start is None:
+        found = tables.first_states(env)
+        start = found[0] if len(found) == 1 else None
+        sources = np.isin(np.arange(entries.states), found)
+        _warn_of_start(env)
+    else:
+        sources = floats(start, "initial_state_distrib") > 0
+        check_length(sources, entries.states, "initial_state_distrib")
+    ignored = np.repeat(_entered_by_ending(entries, sources, known=start is not None), entries.actions)
+    return replace(entries, ignored=ignored), start, limit
+
+
+def _warn_of_start(env: gymnasium.Env[Any, Any]) -> None:
+    """Log a warning if the distribution of the first state is unknown."""
+    reason = tables.start_fault(env)
+    if reason is not None:
+        logger.warning(
+            "the model of %s starts in all states alike, since %s; values and policies of all states are not affected",
+            _name(env),
+            reason,
+        )
 
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:
@@ -121,20 +145,20 @@ def _is_outcome(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and len(cast(Sequence[object], value)) == 4
 
 
-def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
+def _entered_by_ending(entries: Entries, sources: Bools, *, known: bool) -> Bools:
     """Return the states, `[S]`, that are entered only at the end of an episode.
 
-    Without a known start distribution, every state that no other state enters by ending counts as a start.
+    Args:
+        entries: the transitions.
+        sources: `[S]`, states in which episodes start.
+        known: whether these are all. If not, so does every state that no other state enters by ending.
     """
-    if start is not None:
-        check_length(start, entries.states, "initial_state_distrib")
     origins = entries.rows // entries.actions
     live = entries.probabilities > 0
     ends = live & entries.terminates & (origins != entries.successors)
     entered = np.bincount(entries.successors[ends], minlength=entries.states) > 0
     goes_on = live & ~entries.terminates
-    sources = ~entered if start is None else start > 0
-    reached = reachable(origins[goes_on], entries.successors[goes_on], sources)
+    reached = reachable(origins[goes_on], entries.successors[goes_on], sources if known else sources | ~entered)
     entered = np.bincount(entries.successors[ends & reached[origins]], minlength=entries.states) > 0
     return entered & ~reached
 

@@ -160,8 +160,9 @@ class MDP:
 
         `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
         there is terminal, even if its row has transitions, as in Gymnasium's cliff and taxi. The first state
-        is distributed as `initial_state_distrib`, if defined; the step limit is the smallest of those of the
-        environment's spec and its TimeLimit wrappers.
+        is distributed as `initial_state_distrib`, `[S]`. Without this attribute it is the one in which all of 100
+        resets start; if they start in several states, `start` is uniform, with a warning. The step limit is the
+        smallest of those of the environment's spec and its TimeLimit wrappers.
 
         The environment must behave as its table. Wrappers may limit steps, record or render, but not change
         observations, actions, rewards or ends. For an environment that is neither a toy-text environment of Gymnasium

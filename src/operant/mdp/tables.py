@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 SAMPLED_STEPS = 200
 """Steps that are compared with the table of an environment of an unknown class."""
 
+RESETS = 100
+"""Resets, each with its own seed, that show where the episodes of an environment start."""
+
 _TRANSPARENT = (
     wrappers.TimeLimit,
     wrappers.OrderEnforcing,
@@ -78,17 +81,58 @@ def fault(env: gymnasium.Env[Any, Any]) -> str | None:
     return None if is_trusted(env) else _disagreement(inner)
 
 
+def first_states(env: gymnasium.Env[Any, Any]) -> list[int]:
+    """Return the states in which episodes of an environment are observed to start, in order.
+
+    A copy is reset, or the environment itself if it cannot be copied. The list is empty for a table without a `step`.
+
+    Args:
+        env: an environment that behaves as its table (see `fault`).
+    """
+    inner: Any = env.unwrapped
+    if _has_no_step(inner):
+        return []
+    inner = _copy(inner)
+    return sorted({int(cast(tuple[Any, Any], inner.reset(seed=seed))[0]) for seed in range(RESETS)})
+
+
+def start_fault(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Return why the distribution of an environment's first state is unknown, or None if it is known.
+
+    Args:
+        env: an environment that behaves as its table (see `fault`).
+    """
+    if getattr(env.unwrapped, "initial_state_distrib", None) is not None:
+        return None
+    states = first_states(env)
+    if len(states) < 2:
+        return None
+    listed = ", ".join(map(str, states[:5])) + (", ..." if len(states) > 5 else "")
+    return (
+        f"its episodes start in several states ({listed}) with unknown probabilities; define initial_state_distrib, an "
+        "array of the probability of each state"
+    )
+
+
+def _has_no_step(env: Any) -> bool:
+    return getattr(cast(type[Any], type(env)), "step", None) is gymnasium.Env.step
+
+
+def _copy(env: Any) -> Any:
+    try:
+        return deepcopy(env)
+    except Exception:  # windows and locks cannot be copied
+        return env.unwrapped
+
+
 def _disagreement(env: Any) -> str | None:
     """Return how sampled steps of an environment differ from its table, or None."""
     states = len(env.P)
     if env.observation_space != spaces.Discrete(states):
         return f"its observation space is {env.observation_space}, but the table has {states} states"
-    if getattr(cast(type[Any], type(env)), "step", None) is gymnasium.Env.step:
+    if _has_no_step(env):
         return None
-    try:
-        env = deepcopy(env)
-    except Exception:  # windows and locks cannot be copied
-        env = env.unwrapped
+    env = _copy(env)
     try:
         return _compared(env, np.random.default_rng(0))
     except Exception as error:  # the environment is foreign code

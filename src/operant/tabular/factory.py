@@ -272,7 +272,8 @@ def _read_model(
             return None, None
         if not (of_users or tables.is_trusted(env)):
             return None, None
-        return MDP.from_gymnasium(env), None
+        reason = None if tables.fault(env) else tables.start_fault(env)
+        return (None, reason) if reason else (MDP.from_gymnasium(env), None)
     except (ValueError, TypeError) as error:
         return None, str(error)
     finally:
