@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,8 @@ from operant.cli.solutions import action_name, average_answer, discounted_answer
 from operant.mdp import MDP, backward_induction, relative_value_iteration, solve
 from operant.mdp.maps import Mapped
 
-MODEL = Mapped(
-    "two",
-    MDP.from_arrays([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]], [[0.0, 1.0], [2.0, 0.0]], start=1),
-    states=("home", "work"),
-    actions=("go", "rest"),
-)
+NUMBERED = MDP.from_arrays([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]], [[0.0, 1.0], [2.0, 0.0]], start=1)
+MODEL = Mapped("two", replace(NUMBERED, state_names=("home", "work"), action_names=("go", "rest")))
 ANSWERS = {
     "discounted": lambda: discounted_answer(MODEL, solve(MODEL.mdp, gamma=0.9)),
     "horizon": lambda: horizon_answer(MODEL, backward_induction(MODEL.mdp, horizon=3)),
@@ -45,7 +42,7 @@ def test_files_hold_the_answer(kind, tmp_path):
     assert len(lines) == (6 if kind == "horizon" else 2)
     assert [line["state"] for line in lines[:2]] == ["home", "work"]
     assert float(lines[1]["value"]) == answer.values.reshape(-1, 2)[0, 1]
-    assert lines[0]["action"] == MODEL.actions[answer.policy.reshape(-1, 2)[0, 0]]
+    assert lines[0]["action"] == MODEL.mdp.action_names[answer.policy.reshape(-1, 2)[0, 0]]
     assert float(lines[1]["q_rest"]) == answer.q.reshape(-1, 2, 2)[0, 1, 1]
 
 
@@ -57,5 +54,5 @@ def test_the_start_is_named():
 
 def test_names_or_numbers():
     assert (state_name(MODEL, 1), action_name(MODEL, 0)) == ("work", "go")
-    bare = Mapped("bare", MODEL.mdp)
+    bare = Mapped("bare", NUMBERED)
     assert (state_name(bare, 1), action_name(bare, 0)) == ("1", "0")

@@ -3,14 +3,14 @@
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
 from operant.envs.grid import GridWorld
 from operant.mdp import MDP
-from operant.mdp.building import read_csv
+from operant.mdp.named_tables import read_csv
 
 
 def dense(mdp):
@@ -237,6 +237,7 @@ class TestArrays:
         counts = ~ended[:, None] & allowed
         with np.errstate(invalid="ignore", over="ignore"):
             good = ((p >= 0).all(axis=-1) & (abs(p.sum(axis=-1) - 1) <= 1e-9) & np.isfinite(r)) | ~counts
+            assume(not ((abs(p.sum(axis=-1) - 1) < 5e-7) & ~good).any())  # rounding errors of float32 are divided out
         if good.all() and counts.any():
             mdp = MDP.from_arrays(p, r, terminal=ended, feasible=allowed)
             np.testing.assert_array_equal(mdp.feasible, counts)

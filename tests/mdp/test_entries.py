@@ -93,7 +93,11 @@ def test_any_order_gives_the_same_rows(data):
     [
         (
             [(0, 0, 2, 1, 0)],
-            "state 1 does not occur, but state 2 does; number from 0 without gaps, or pass states=3",
+            "state 1 does not occur, but state 2 does; number without gaps, or pass states=3 in Python",
+        ),
+        (
+            [(1, 0, 2, 1, 0), (2, 0, 1, 1, 0)],
+            "state 0 does not occur, but state 2 does; numbering starts at 0$",
         ),
         ([(0, 1, 0, 1, 0)], "action 0 does not occur, but action 1 does"),
         ([(0, 0, 10**15, 1, 0)], rf"state 1 does not occur, but state {10**15} does"),

@@ -37,6 +37,17 @@ def assert_equal(mdp, other):
             assert one == two
 
 
+@pytest.mark.parametrize("suffix", [".json", ".npz"])
+def test_names_are_kept(suffix, tmp_path):
+    model = dataclasses.replace(
+        MDP.from_table([[0, 0, 1, 1.0, 1.0]]), state_names=["früh", "late"], action_names=np.array(["wait"])
+    )
+    save(model, tmp_path / f"named{suffix}")
+    again = load(tmp_path / f"named{suffix}")
+    assert_equal(again, model)
+    assert (again.state_names, again.action_names) == (("früh", "late"), ("wait",))
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), suffix=st.sampled_from([".json", ".npz"]))
 def test_round_trips_are_exact(tmp_path_factory, seed, suffix):
@@ -97,7 +108,7 @@ HEAD = {"format": "operant.mdp", "schema": 1, "states": 1, "actions": 1, "transi
         ({"transitions": [[0, 0, 0, 10**400, 0.0, False]]}, "column p is an array of object"),
         ({"transitions": [[0, 0, 0, 1.0, 0.0, 2]]}, "column terminates number 0 is 2"),
         ({"transitions": [[0, 0, 0, 0.9, 0.0, False]]}, "state 0, action 0: the probabilities sum to 0.9"),
-        ({"start": "first"}, "start is an array of <U5"),
+        ({"start": "first"}, "start is 'first', expected an index"),
         ({"start": {"0": 1}}, "start is an array of object"),
         ({"start": [0.5]}, "start sums to 0.5"),
         ({"max_steps": -1}, "max_steps is -1"),

@@ -75,6 +75,21 @@ def test_invalid_models_are_rejected(changes, message):
         MDP(**parts(**changes))
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"state_names": ["a", "b"]}, "state_names has 2 names, expected 3"),
+        ({"action_names": ["x", "x"]}, "action_names has the name 'x' twice"),
+    ],
+)
+def test_names_are_different_and_as_many_as_states_and_actions(names, message):
+    with pytest.raises(ValueError, match=message):
+        MDP(**parts(**names))
+    for wrong in ("xy", [1, 2], None):
+        with pytest.raises(TypeError, match=r"action_names is .*, expected strings"):
+            MDP(**parts(action_names=wrong))
+
+
 def test_a_model_without_transitions_is_rejected():
     empty = {"indptr": [0, 0], "successors": [], "probabilities": [], "rewards": [], "terminates": []}
     with pytest.raises(ValueError, match="none of the 1 states has a feasible action"):

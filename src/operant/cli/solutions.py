@@ -128,12 +128,12 @@ def average_answer(model: "Mapped", solution: "AverageSolution") -> Answer:
 
 def state_name(model: "Mapped", state: int) -> str:
     """Return the name of a state, or its index if it has none."""
-    return model.states[state] if model.states else str(state)
+    return model.mdp.state_names[state] if model.mdp.state_names else str(state)
 
 
 def action_name(model: "Mapped", action: int) -> str:
     """Return the name of an action, or its index if it has none."""
-    return model.actions[action] if model.actions else str(action)
+    return model.mdp.action_names[action] if model.mdp.action_names else str(action)
 
 
 def write(answer: Answer, path: Path) -> None:
@@ -155,9 +155,10 @@ def write(answer: Answer, path: Path) -> None:
 
 
 def _facts(model: "Mapped") -> dict[str, Any]:
-    names = {"state_names": list(model.states)} if model.states else {}
-    names |= {"action_names": list(model.actions)} if model.actions else {}
-    return {"task": model.name, "states": model.mdp.states, "actions": model.mdp.actions, **names}
+    mdp: MDP = model.mdp
+    names = {"state_names": list(mdp.state_names)} if mdp.state_names else {}
+    names |= {"action_names": list(mdp.action_names)} if mdp.action_names else {}
+    return {"task": model.name, "states": mdp.states, "actions": mdp.actions, **names}
 
 
 def _start(model: "Mapped", values: Any) -> str:

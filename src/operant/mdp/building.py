@@ -1,10 +1,8 @@
 """Entries of a model from environments, arrays, tables or functions."""
 
-import csv
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -12,8 +10,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import sparse, tables
-from operant.mdp.entries import COLUMNS, Entries
+from operant.mdp import named_tables, sparse, tables
+from operant.mdp.entries import COLUMNS, Entries, count_indices, start_distribution
 from operant.mdp.graphs import reachable
 from operant.mdp.validation import (
     Bools,
@@ -33,10 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_HEADERS = (COLUMNS, COLUMNS[:5])
-_SEPARATORS = ";\t,"
-_Listed = Mapping[int, Any] | Sequence[Any]
-"""A dictionary or a list, indexed by number; environments use both."""
+_Listed = Mapping[Any, Any] | Sequence[Any]
+"""A dictionary, or a list, indexed by number; environments use both."""
 
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, ArrayLike | None, int | None]:
@@ -56,7 +52,9 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
         finally:
             instance.close()
     if not isinstance(cast(object, env), gymnasium.Env):
-        raise ValueError(f"env must be an environment or an id such as 'FrozenLake-v1', got {env!r:.80}")
+        raise ValueError(
+            f"env must be an environment or an id such as 'FrozenLake-v1', got {env!r:.80} (use from_dict for a table)"
+        )
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
     limit, unwrapped = tables.step_limit(env), env.unwrapped
@@ -70,7 +68,7 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
             f"{_name(env)} has no transition table (env.unwrapped.P){found}: use a toy-text environment such as "
             "FrozenLake-v1 or a world of operant such as operant/Cliff-v0, or learn from samples (`operant train`)"
         )
-    columns = list(zip(*_listed(table), strict=True)) or [()] * len(COLUMNS)
+    columns = list(zip(*_listed(table, range(len(table)), "P"), strict=True)) or [()] * len(COLUMNS)
     entries = Entries.of(
         dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(unwrapped.action_space, "n", None)
     )
@@ -126,9 +124,9 @@ def _entries_of(model: "Transitions") -> Entries:
     )
 
 
-def _listed(table: _Listed) -> Iterator[tuple[Any, ...]]:
-    """Yield `(s, a, successor, probability, reward, terminated)` of Gymnasium's `P[s][a]`."""
-    for s in range(len(table)):
+def _listed(table: _Listed, states: Iterable[Any], name: str) -> Iterator[tuple[Any, ...]]:
+    """Yield `(s, a, successor, probability, reward, terminated)` of the given states of `table[s][a]`."""
+    for s in states:
         if isinstance(table, Mapping) and s not in table:
             raise ValueError(f"P has {len(table)} states but no state {s}, expected them to be numbered from 0")
         choices: _Listed = table[s]
@@ -136,7 +134,7 @@ def _listed(table: _Listed) -> Iterator[tuple[Any, ...]]:
             for outcome in outcomes:
                 if not _is_outcome(outcome):
                     expected = "(probability, successor, reward, terminated)"
-                    raise ValueError(f"P[{s}][{a}] holds {outcome!r}, expected {expected}")
+                    raise ValueError(f"{name}[{s!r}][{a!r}] holds {outcome!r}, expected {expected}")
                 probability, successor, reward, terminated = outcome
                 yield s, a, successor, probability, reward, terminated
 
@@ -169,6 +167,10 @@ def read_arrays(
     """Return the entries of dense or sparse arrays."""
     if order not in ("sas", "ass"):
         raise ValueError(f'order is {order!r}, expected "sas" or "ass"')
+    if isinstance(transitions, Mapping):
+        raise ValueError(
+            "transitions is a dictionary, expected arrays; MDP.from_dict reads {s: {a: [(p, s', r, ends)]}}"
+        )
     matrix = _by_rows(transitions, order, "transitions")
     height, states = matrix.shape
     actions = height // states
@@ -240,121 +242,56 @@ def _rewards_at(rewards: Any, order: str, rows: Ints, successors: Ints, shape: t
 
 
 def read_table(
-    table: str | Path | ArrayLike | Mapping[str, ArrayLike],
-    states: int | None,
-    actions: int | None,
-    *,
-    terminal: ArrayLike | None,
-) -> Entries:
-    """Return the entries of a CSV file, an array `[n, 5 or 6]` or named columns."""
+    table: str | Path | ArrayLike | Mapping[str, ArrayLike], separator: str | None = None
+) -> named_tables.Table:
+    """Return the columns of a CSV file, an array `[n, 5 or 6]` or named columns, and the names in them."""
     if isinstance(table, str | Path):
-        table = read_csv(Path(table)).columns
-    if not isinstance(table, Mapping):
-        array = floats(table, "table")
-        if array.ndim != 2 or array.shape[1] not in (5, 6):
-            raise ValueError(f"table has shape {array.shape}, expected (n, 5) or (n, 6) for {', '.join(COLUMNS)}")
-        table = dict(zip(COLUMNS, array.T, strict=False))
-    if set(table) not in [set(header) for header in _HEADERS]:
-        raise ValueError(f"table has the columns {', '.join(map(str, table))}, expected {', '.join(COLUMNS)}")
-    entries = Entries.of(table, states, actions)
+        return named_tables.read_csv(Path(table), separator)
+    if separator is not None:
+        raise ValueError(f"separator is {separator!r}, but table is not the path of a file")
+    named = named_tables.of_columns(table)
+    if named is not None:
+        return named
+    array = floats(table, "table")
+    if array.ndim != 2 or array.shape[1] not in (5, 6):
+        raise ValueError(f"table has shape {array.shape}, expected (n, 5) or (n, 6) for {', '.join(COLUMNS)}")
+    return named_tables.Table(dict(zip(COLUMNS, array.T, strict=False)))
+
+
+def entries_of_table(
+    columns: Mapping[str, Any], states: int | None, actions: int | None, *, terminal: ArrayLike | None
+) -> Entries:
+    """Return the entries of the columns of a table."""
+    entries = Entries.of(columns, states, actions)
     return replace(entries, ignored=np.repeat(_state_mask(terminal, entries.states), entries.actions))
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of transitions from a file.
-
-    Attributes:
-        columns: `[n]` each, by their names; states and actions as indices.
-        states: their names in the order of their indices; empty if the file numbers them.
-        actions: as `states`.
-    """
-
-    columns: dict[str, NDArray[Any]]
-    states: tuple[str, ...] = ()
-    actions: tuple[str, ...] = ()
-
-
-def read_csv(path: Path, separator: str | None = None) -> Table:
-    """Read a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates`.
-
-    States and actions are numbers, or names, which are indexed in the order of their first occurrence in `s` and `s'`.
-
-    Args:
-        path: the file.
-        separator: column separator. Default: the comma, semicolon or tab of the header.
+def read_dict(
+    table: Mapping[Any, Any] | Sequence[Any], start: ArrayLike | str | None
+) -> tuple[Entries, named_tables.Table]:
+    """Return the entries of a dictionary `{s: {a: [(probability, successor, reward, terminated)]}}`, and its names.
 
     Raises:
-        ValueError: if it is not such a table; the message has the reason.
+        ValueError: if it has another form, or states or actions are both numbers and names.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            mark = separator or next((mark for mark in _SEPARATORS if mark in first), ",")
-            names = tuple(name.strip() for name in next(csv.reader([first], delimiter=mark), ()))
-            if names not in _HEADERS:
-                raise ValueError(f"it begins with {first.strip()[:80]!r}, expected the header {','.join(COLUMNS)!r}")
-            start = file.tell()
-            try:
-                with warnings.catch_warnings(action="ignore", category=UserWarning):
-                    values = np.loadtxt(file, delimiter=mark, comments=None, ndmin=2)
-                if values.size and values.shape[1] != len(names):
-                    raise ValueError(f"{values.shape[1]} columns, expected {len(names)}")
-            except ValueError:
-                file.seek(start)
-                reader = csv.reader(file, delimiter=mark)
-                return _named_columns(names, {number: line for number, line in enumerate(reader, 2) if line})
-        if not values.size:
-            raise ValueError("it has no line below its header, expected transitions")
-        return Table(dict(zip(names, values.T, strict=True)))
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
-
-
-def _named_columns(names: Sequence[str], lines: Mapping[int, Sequence[str]]) -> Table:
-    """Return a table with numbered or named states and actions, from lines by their number in the file."""
-    for number, line in lines.items():
-        if len(line) != len(names):
-            raise ValueError(f"line {number} has {len(line)} columns, expected {len(names)}")
-    cells = {name: [line[i].strip() for line in lines.values()] for i, name in enumerate(names)}
-    columns: dict[str, NDArray[Any]] = {}
-    for name in names[3:]:
-        for number, cell in zip(lines, cells[name], strict=True):
-            if not _is_number(cell):
-                raise ValueError(f"line {number}: column {name} is {cell!r}, expected a number")
-        columns[name] = np.array(cells[name], np.float64)
-    for name in names[:3]:
-        for number, cell in zip(lines, cells[name], strict=True):
-            if not cell:
-                raise ValueError(f"line {number}: column {name} is empty, expected a number or a name")
-    _require_alike(lines, [*zip(cells["s"], cells["s'"], strict=True)], "states")
-    _require_alike(lines, [(cell,) for cell in cells["a"]], "actions")
-    pairs = [cell for both in zip(cells["s"], cells["s'"], strict=True) for cell in both]
-    states, actions = (
-        [] if all(map(_is_number, values)) else list(dict.fromkeys(values)) for values in (pairs, cells["a"])
-    )
-    for name, known in (("s", states), ("s'", states), ("a", actions)):
-        indices = {word: i for i, word in enumerate(known)}
-        columns[name] = np.array([indices[cell] if known else float(cell) for cell in cells[name]])
-    return Table({name: columns[name] for name in names}, tuple(states), tuple(actions))
-
-
-def _require_alike(numbers: Iterable[int], rows: Sequence[tuple[str, ...]], what: str) -> None:
-    """Check that all states or all actions are numbers, or none: a typing error would rename all of them."""
-    first = _is_number(rows[0][0])
-    for number, row in zip(numbers, rows, strict=True):
-        for cell in row:
-            if _is_number(cell) is not first:
-                kinds = ("numbers", "names") if first else ("names", "numbers")
-                raise ValueError(f"line {number} has {cell!r}, but the {what} before are {kinds[0]}, not {kinds[1]}")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    if not tables.is_table(table):
+        expected = "{s: {a: [(probability, successor, reward, terminated), ...]}}"
+        raise ValueError(f"table is {table!r:.80}, expected a dictionary of this form: {expected}")
+    keys = list(table) if isinstance(table, Mapping) else list(range(len(table)))
+    columns = list(zip(*_listed(table, keys, "table"), strict=True))
+    if not columns:
+        raise ValueError("the table is empty, expected transitions")
+    named = named_tables.of_labels(dict(zip(COLUMNS, columns, strict=True)), keys)
+    states = len(named.states) or count_indices(integers([*keys, *named.columns["s'"]], "the states"), "state")
+    entries = Entries.of(named.columns, states, None)
+    if isinstance(start, str):
+        start = named_tables.index_of(start, named.states)
+    sources = np.zeros(states, np.bool_)
+    if start is not None:
+        sources = start_distribution(start, sources) > 0
+        check_length(sources, states, "start")
+    ignored = np.repeat(_entered_by_ending(entries, sources, known=start is not None), entries.actions)
+    return replace(entries, ignored=ignored), named
 
 
 def read_function(

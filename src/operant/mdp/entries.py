@@ -64,8 +64,8 @@ class Entries:
             raise ValueError("the table is empty, expected transitions")
         for name, column in zip(COLUMNS, (s, a, successors, p, r, ends), strict=True):
             check_length(column, s.size, f"column {name}")
-        states = _count(np.concatenate([s, successors]), "state") if states is None else states
-        actions = _count(a, "action") if actions is None else actions
+        states = count_indices(np.concatenate([s, successors]), "state") if states is None else states
+        actions = count_indices(a, "action") if actions is None else actions
         states, actions = check_size(states, actions)
         check_indices(s, states, lambda i: f"column s number {i}")
         check_indices(a, actions, lambda i: f"state {s[i]}: the action")
@@ -135,7 +135,7 @@ def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
     return table / table.sum() if single and abs(table.sum() - 1) <= SINGLE * (table.size + 1) else table
 
 
-def _count(indices: Ints, name: str) -> int:
+def count_indices(indices: Ints, name: str) -> int:
     """Return the largest index plus one; every smaller one must occur."""
     raise_if_any(indices < 0, lambda i: f"a {name} is {indices[i]}, expected 0 or more")
     count = int(indices.max()) + 1
@@ -144,7 +144,7 @@ def _count(indices: Ints, name: str) -> int:
     raise_if_any(
         counts == 0,
         lambda i: f"{name} {i} does not occur, but {name} {count - 1} does",
-        f"number from 0 without gaps, or pass {name}s={count}",
+        "numbering starts at 0" if not counts[0] else f"number without gaps, or pass {name}s={count} in Python",
     )
     return count
 

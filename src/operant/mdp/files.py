@@ -14,7 +14,7 @@ import numpy as np
 
 from operant.mdp.entries import COLUMNS, Entries
 from operant.mdp.model import MDP
-from operant.mdp.validation import check_size
+from operant.mdp.validation import check_size, floats
 from operant.runtime.files import replace_durably
 
 SCHEMA = 1
@@ -27,6 +27,7 @@ JSON_BYTES = 2**26
 _FORMAT = "operant.mdp"
 _ARRAYS = ("indptr", "successors", "probabilities", "rewards", "terminates", "start")
 _NUMBERS = ("schema", "states", "actions", "max_steps")
+_NAMES = ("state_names", "action_names")
 _NO_LIMIT = 0
 # Errors of readers for invalid data; a damaged zip directory can also cause a seek to a negative position (EINVAL).
 _DAMAGE = (ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, BadZipFile)
@@ -51,7 +52,8 @@ def save(mdp: MDP, path: str | Path) -> None:
 def load(path: str | Path) -> MDP:
     """Read a model that `save` wrote, or JSON written by hand.
 
-    In JSON, `start` (a list of S probabilities, or one state) and `max_steps` may be missing. Files are not trusted:
+    In JSON, `start` (a list of S probabilities, or one state), `max_steps`, `state_names` and `action_names` (lists of
+    texts) may be missing. Files are not trusted:
     allocation is bounded by the file size, compressed arrays and Python objects raise an error, and the model is
     validated like any other.
 
@@ -84,6 +86,7 @@ def _npz_bytes(mdp: MDP) -> bytes:
     numbers = (SCHEMA, mdp.states, mdp.actions, _NO_LIMIT if mdp.max_steps is None else mdp.max_steps)
     buffer = io.BytesIO()
     arrays = {name: getattr(mdp, name) for name in _ARRAYS}
+    arrays |= {name: np.array(names, np.str_) for name in _NAMES if (names := getattr(mdp, name))}
     np.savez(buffer, allow_pickle=False, **arrays, **dict(zip(_NUMBERS, map(np.int64, numbers), strict=True)))
     return buffer.getvalue()
 
@@ -96,7 +99,7 @@ def _read_npz(path: Path) -> MDP:
     with np.load(path, allow_pickle=False) as file:
         schema, states, actions, limit = (file[name].item() for name in _NUMBERS)
         _check_schema(schema)
-        arrays = {name: file[name] for name in _ARRAYS}
+        arrays = {name: file[name] for name in (*_ARRAYS, *_NAMES) if name in file or name in _ARRAYS}
     return MDP(states, actions, **arrays, max_steps=None if limit == _NO_LIMIT else limit)
 
 
@@ -112,6 +115,7 @@ def _json_bytes(mdp: MDP) -> bytes:
         "actions": mdp.actions,
         "max_steps": mdp.max_steps,
         "start": mdp.start.tolist(),
+        **{name: list(names) for name in _NAMES if (names := getattr(mdp, name))},
         "columns": list(COLUMNS),
     }
     lines = ",\n".join(json.dumps(transition) for transition in transitions)
@@ -127,15 +131,19 @@ def _read_json(path: Path) -> MDP:
     if content.get("format") != _FORMAT:
         raise ValueError(f'it lacks "format": "{_FORMAT}"')
     _check_schema(content.get("schema"))
-    unknown = set(content) - {"format", "schema", "states", "actions", "max_steps", "start", "columns", "transitions"}
+    entries = ("format", "schema", "states", "actions", "max_steps", "start", *_NAMES, "columns", "transitions")
+    unknown = set(content) - set(entries)
     if unknown:
         raise ValueError(f"it has the unknown entry {min(unknown)!r}")
     states, actions = content.get("states"), content.get("actions")
     _check_rows(math.prod(check_size(states, actions)))
     named, listed = content.get("columns", list(COLUMNS)), content.get("transitions", [])
     columns = dict(zip(named, zip(*listed, strict=True), strict=True)) if listed else {}
+    for name, column in columns.items():
+        floats(column, f"column {name}")  # in a file of numbers, texts are not names
     start, max_steps = content.get("start"), content.get("max_steps")
     mdp = MDP.from_table(columns, states=states, actions=actions, start=start, max_steps=max_steps)
+    mdp = replace(mdp, **{name: content[name] for name in _NAMES if name in content})
     return _as_listed(mdp, Entries.of(columns, states, actions))
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from operant.envs import GridWorld
 from operant.envs.registry import make_single, specified
-from operant.mdp.building import Table, read_csv
 from operant.mdp.files import load
 from operant.mdp.model import MDP
 
@@ -35,8 +34,6 @@ class Mapped:
         shape: rows and columns of its map, whose cells are the states in order, or None.
         symbols: `[R, C]`, one character per cell, or None.
         arrows: one character per action; empty if actions are not directions.
-        states: names of the states; empty if they are only numbered.
-        actions: names of the actions; empty if they are only numbered.
     """
 
     name: str
@@ -44,8 +41,6 @@ class Mapped:
     shape: tuple[int, int] | None = None
     symbols: NDArray[np.str_] | None = None
     arrows: str = ""
-    states: tuple[str, ...] = ()
-    actions: tuple[str, ...] = ()
 
 
 def read(
@@ -79,8 +74,7 @@ def read(
             raise ValueError(f"{path} has the suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
         if path.suffix not in TABLE_SUFFIXES:
             return Mapped(path.name, load(path))
-        table = read_csv(path, separator)
-        return Mapped(path.name, _of_table(table), states=table.states, actions=table.actions)
+        return Mapped(path.name, MDP.from_table(path, separator=separator))
     if drawing is not None:
         return _drawn(Path(drawing))
     env = make_single(specified(str(task), env_kwargs))
@@ -88,20 +82,6 @@ def read(
         return _of_env(env, str(task))
     finally:
         env.close()
-
-
-def _of_table(table: Table) -> MDP:
-    """Return the model of a table; errors, which have indices, list the names that they are those of."""
-    try:
-        return MDP.from_table(table.columns)
-    except ValueError as error:
-        named = {"states": table.states, "actions": table.actions}
-        lists = [
-            f"{what}: {', '.join(f'{i} {name}' for i, name in enumerate(names[:20]))}"
-            for what, names in named.items()
-            if names
-        ]
-        raise ValueError(f"{error}{''.join(f'; {each}' for each in lists)}") from error
 
 
 def _drawn(path: Path) -> Mapped:

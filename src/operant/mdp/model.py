@@ -1,16 +1,15 @@
 """A known Markov decision process, stored as sparse rows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike
 
-from operant.mdp import building
+from operant.mdp import building, named_tables
 from operant.mdp.bellman_kernels import Rows
 from operant.mdp.entries import Entries, compress, start_distribution
 from operant.mdp.rows import Facts, examine, rows_of
@@ -21,6 +20,7 @@ from operant.mdp.validation import (
     booleans,
     check_count,
     check_length,
+    check_names,
     check_size,
     check_start,
     check_sums,
@@ -41,11 +41,11 @@ class MDP:
     terminates ends the episode, so the value of its successor is ignored. An infeasible action has an empty row. A
     state without a feasible action is terminal; its value is 0.
 
-    The constructors `from_gymnasium`, `from_arrays`, `from_table` and `from_function` sort the successors of each row.
-    Entries that agree in state, action, successor, reward and termination are merged, with their probabilities added;
-    entries that differ only in the reward stay separate, so simulated rewards have their true distribution. Every model
-    is checked: a ValueError or TypeError names the first invalid state and action, the found and the expected value,
-    and the number of similar errors.
+    The constructors `from_gymnasium`, `from_dict`, `from_arrays`, `from_table` and `from_function` sort the successors
+    of each row. Entries that agree in state, action, successor, reward and termination are merged, with their
+    probabilities added; entries that differ only in the reward stay separate, so simulated rewards have their true
+    distribution. Every model is checked: a ValueError or TypeError names the first invalid state and action, the found
+    and the expected value, and the number of similar errors.
 
     Attributes:
         states: S.
@@ -58,6 +58,8 @@ class MDP:
         terminates: `[n]`, whether the episode ends with the transition; always true where the successor is terminal.
         start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if unknown.
         max_steps: steps after which a simulated episode is truncated; None: never. Solvers ignore it.
+        state_names: names of the states, `S` different strings; empty if they are only numbered.
+        action_names: names of the actions, as `state_names`.
     """
 
     states: int
@@ -69,6 +71,8 @@ class MDP:
     terminates: Bools
     start: Floats
     max_steps: int | None = None
+    state_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         states, actions = check_size(self.states, self.actions)
@@ -88,6 +92,8 @@ class MDP:
         object.__setattr__(self, "terminates", self.terminates | self.terminal[self.successors])
         if self.max_steps is not None:
             object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
+        for what, count in (("state_names", states), ("action_names", actions)):
+            object.__setattr__(self, what, check_names(getattr(self, what), count, what))
 
     def _convert(self, convert: Callable[[Any, str], Any], *names: str) -> None:
         for name in names:
@@ -178,6 +184,34 @@ class MDP:
         return cls._from(*building.read_gymnasium(env, **options))
 
     @classmethod
+    def from_dict(
+        cls,
+        table: Mapping[Any, Mapping[Any, Sequence[Any]]] | Sequence[Any],
+        *,
+        start: ArrayLike | str | None = None,
+        max_steps: int | None = None,
+    ) -> Self:
+        """Create a model from a dictionary `{s: {a: [(probability, successor, reward, terminated), ...]}}`.
+
+        This is the form of `env.unwrapped.P` of Gymnasium's toy-text environments. As in `from_gymnasium`, a state that
+        an episode can enter only by ending there is terminal, even if its row has transitions. A state without actions
+        (`{}`) is terminal, and so is one that occurs only as a successor.
+
+        Args:
+            table: states and actions are numbers from 0 on, or other keys such as strings or tuples, whose texts become
+                `state_names` and `action_names`; states are then numbered in the order of the dictionary. Lists in
+                place of dictionaries are indexed by number.
+            start: as in `from_arrays`, or the name of a state. Without it, episodes may start in every state that no
+                other state enters by ending.
+            max_steps: step limit of simulated episodes; None: none.
+
+        Raises:
+            ValueError: if the table has another form, or is not a model.
+        """
+        entries, named = building.read_dict(table, start)
+        return cls._from(entries, start, max_steps, named)
+
+    @classmethod
     def from_arrays(
         cls,
         transitions: Any,
@@ -214,29 +248,41 @@ class MDP:
     @classmethod
     def from_table(
         cls,
-        table: str | Path | ArrayLike | Mapping[str, ArrayLike],
+        table: Any,
         *,
         states: int | None = None,
         actions: int | None = None,
         terminal: ArrayLike | None = None,
-        start: ArrayLike | None = None,
+        start: ArrayLike | str | None = None,
         max_steps: int | None = None,
+        separator: str | None = None,
     ) -> Self:
         """Create a model from a list of transitions; an action without one is infeasible, a state without one terminal.
 
         Args:
-            table: the path of a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates` (0 or 1); an array
-                `[n, 5]` or `[n, 6]` with these columns; or a mapping from these names to arrays `[n]`.
+            table: the path of a CSV file with the columns `s`, `a`, `s'`, `p`, `r` and optionally `terminates` (0, 1,
+                true or false); a mapping from these names to arrays `[n]`, a data frame or a structured array with
+                these columns, in any order; or an array `[n, 5]` or `[n, 6]` with the columns in this order. States and
+                actions are numbers from 0 on; or names, which are numbered as they first occur in `s` and `s'`, and
+                become `state_names` and `action_names`.
             states: S. Default: the largest index plus one; then every state must occur.
             actions: A. Default: the largest index plus one; then every action must occur.
             terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
-            start: as in `from_arrays`.
+            start: as in `from_arrays`, or the name of a state.
             max_steps: step limit of simulated episodes; None: none.
+            separator: column separator of a file. Default: the comma, semicolon or tab of its header.
 
         Raises:
             ValueError: if the table cannot be read, or is not a model.
         """
-        return cls._from(building.read_table(table, states, actions, terminal=terminal), start, max_steps)
+        named = building.read_table(table, separator)
+        try:
+            entries = building.entries_of_table(named.columns, states, actions, terminal=terminal)
+            return cls._from(entries, start, max_steps, named)
+        except ValueError as error:
+            if not (named.states or named.actions):
+                raise
+            raise ValueError(named_tables.with_names(error, named)) from error
 
     @classmethod
     def from_function(
@@ -267,8 +313,25 @@ class MDP:
         return cls._from(building.read_function(states, actions, function, terminal=terminal), start, max_steps)
 
     @classmethod
-    def _from(cls, entries: Entries, start: ArrayLike | None, max_steps: int | None) -> Self:
+    def _from(
+        cls,
+        entries: Entries,
+        start: ArrayLike | str | None,
+        max_steps: int | None,
+        named: named_tables.Table | None = None,
+    ) -> Self:
         rows = compress(entries)
+        states, actions = ((), ()) if named is None else (named.states, named.actions)
+        if isinstance(start, str):
+            start = named_tables.index_of(start, states)
         feasible = (np.diff(rows.indptr) > 0).reshape(entries.states, entries.actions)
         first = start_distribution(start, np.logical_not(feasible.any(axis=1)))
-        return cls(entries.states, entries.actions, *rows, start=first, max_steps=max_steps)
+        return cls(
+            entries.states,
+            entries.actions,
+            *rows,
+            start=first,
+            max_steps=max_steps,
+            state_names=states,
+            action_names=actions,
+        )

@@ -55,8 +55,8 @@ def solve(
     """
     if not isinstance(cast(object, mdp), MDP):
         raise ValueError(
-            f"mdp must be a model, got {mdp!r:.80}: create one by MDP.from_gymnasium, from_table, from_arrays or "
-            "from_function"
+            f"mdp must be a model, got {mdp!r:.80}: create one by MDP.from_gymnasium, from_dict, from_table, "
+            "from_arrays or from_function"
         )
     if method == "auto":
         method = "policy-iteration" if mdp.states <= DIRECT_UP_TO else "inexact-policy-iteration"

@@ -31,7 +31,11 @@ _TRUSTED = ("gymnasium.envs.toy_text.", "operant.envs.")
 
 def has_table(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether `env.unwrapped.P` has the form of Gymnasium's tables: a list or dictionary of choices."""
-    table: object = getattr(env.unwrapped, "P", None)
+    return is_table(getattr(env.unwrapped, "P", None))
+
+
+def is_table(table: object) -> bool:
+    """Return whether an object has the form of Gymnasium's tables: a list or dictionary of choices."""
     if not isinstance(table, Mapping | Sequence) or isinstance(table, str | bytes):
         return False
     listed = cast(Mapping[object, object] | Sequence[object], table)

@@ -1,7 +1,8 @@
 """Validation of models; an error names the first problem and counts the others."""
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -169,6 +170,20 @@ def check_start(start: Floats, terminal: Bools) -> None:
             f"start gives state {s} the probability {start[s]:.12g}, but this state is terminal: it has no actions"
         ),
     )
+
+
+def check_names(names: object, count: int, what: str) -> tuple[str, ...]:
+    """Return names as a tuple; raise unless they are `count` different strings, or none."""
+    given: object = names.tolist() if isinstance(names, np.ndarray) else names
+    listed = tuple(cast(Sequence[object], given)) if isinstance(given, Sequence) else None
+    if listed is None or isinstance(given, str) or not all(isinstance(name, str) for name in listed):
+        raise TypeError(f"{what} is {names!r:.80}, expected strings")
+    if listed and len(listed) != count:
+        raise ValueError(f"{what} has {len(listed)} names, expected {count}")
+    twice = [name for name, number in Counter(listed).items() if number > 1]
+    if twice:
+        raise ValueError(f"{what} has the name {twice[0]!r} twice, expected different names")
+    return cast(tuple[str, ...], listed)
 
 
 def check_terminal(terminal: Bools) -> None:
