@@ -22,6 +22,17 @@ def test_a_cliff_has_a_shape_but_no_symbols():
     assert model.arrows == "↑→↓←"
 
 
+@pytest.mark.parametrize("task", ["operant/BlockingMaze-v0", "operant/ShortcutMaze-v0"])
+def test_a_changing_maze_has_arrows_and_a_warning(task, caplog):
+    model = maps.read(task)
+    assert model.arrows == "↑→↓←"
+    assert "changes with the number of steps: the model and its solution hold at the beginning" in caplog.text
+    caplog.clear()
+    later = maps.read(task, env_kwargs={"frozen_at": 5000})
+    assert not caplog.text
+    assert (later.mdp.successors != model.mdp.successors).any()
+
+
 def test_a_model_without_a_map_has_none():
     model = maps.read("Taxi-v4")
     assert model.shape is None

@@ -44,6 +44,7 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
         ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
     """
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
+    from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
 
     if isinstance(env, str):
         instance = gymnasium.make(env, **options)
@@ -57,6 +58,12 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
         )
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
+    if env.spec is not None and changes(env.spec.id, env.spec.kwargs):
+        logger.warning(
+            "%s changes with the number of steps: the model and its solution hold at the beginning of training; the "
+            "keyword argument frozen_at=N gives the model after N steps",
+            _name(env),
+        )
     limit, unwrapped = tables.step_limit(env), env.unwrapped
     if isinstance(unwrapped, FiniteEnv):
         _check_table(env)

@@ -21,7 +21,7 @@ SUFFIXES = (".json", ".npz", *TABLE_SUFFIXES)
 """Suffixes of files with a model."""
 
 ARROWS = {"FrozenLakeEnv": "←↓→↑", "CliffWalkingEnv": "↑→↓←", "GridWorld": "↑→↓←↖↗↘↙·"}
-"""Symbols of actions on maps, by class of environment."""
+"""Symbols of actions on maps, by class of environment; subclasses have the same ones."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
         mdp,
         shape=(int(shape[0]), int(shape[1])) if drawn and shape is not None else None,
         symbols=symbols if drawn else None,
-        arrows=ARROWS.get(type(inner).__name__, "")[: mdp.actions],
+        arrows=next((ARROWS[name] for kind in type(inner).mro() if (name := kind.__name__) in ARROWS), "")[
+            : mdp.actions
+        ],
     )
 
 
