@@ -38,5 +38,5 @@ def test_nothing_is_proved_without_a_discount():
 
 
 def test_values_must_fit():
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match="values has the shape"):
         certified_bounds(mdp.slippery_grid(4), np.zeros(3), gamma=0.9)

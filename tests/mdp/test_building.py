@@ -414,3 +414,9 @@ def test_a_mask_of_whole_numbers_is_rejected():
         True,
     ]
     assert MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=[0, 1]).terminal.tolist() == [True, True, False]
+
+
+def test_one_terminal_state_can_be_given_by_its_index():
+    assert MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=1).terminal.tolist() == [False, True, False]
+    with pytest.raises(ValueError, match="terminal number 0 is 3, expected 0 to 2"):
+        MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=3)

@@ -17,5 +17,8 @@ def test_torch_and_the_kernels_agree(solver, mdp):
 
 
 def test_a_device_that_is_not_there_is_named():
-    with pytest.raises((ValueError, RuntimeError), match=r"nowhere"):
+    with pytest.raises(ValueError, match=r"device must be .*, got 'nowhere'"):
         value_iteration(slippery_grid(3), gamma=0.9, device="nowhere")
+    for solver in (value_iteration, modified_policy_iteration):
+        with pytest.raises(ValueError, match=r"device 'cuda:99' is not on this machine"):
+            solver(slippery_grid(3), gamma=0.9, device="cuda:99")

@@ -37,6 +37,11 @@ def assert_equal(mdp, other):
             assert one == two
 
 
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such folder for the model: '.*/nowhere'$"):
+        save(random_model(0), tmp_path / "nowhere" / "model.json")
+
+
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 def test_names_are_kept(suffix, tmp_path):
     model = dataclasses.replace(

@@ -145,11 +145,17 @@ def test_an_evaluation_without_a_discount_needs_an_end():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"method": "jacobi"}, "method is"), ({"backups": 0}, "backups is 0"), ({"tolerance": 0.0}, "tolerance 0")],
+    [({"method": "jacobi"}, "method is"), ({"backups": 0}, "backups is 0"), ({"tolerance": 0.0}, "tolerance is 0")],
 )
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         steps(grid(), gamma=0.9, **{"method": "value-iteration", **options})
+
+
+@pytest.mark.parametrize("name", ["backups", "evaluations", "seed"])
+def test_counts_are_whole_numbers(name):
+    with pytest.raises(TypeError, match=rf"{name} is 1\.5, expected"):
+        steps(grid(), gamma=0.9, method="real-time", **{name: 1.5})
 
 
 def test_backups_along_whole_trajectories_are_counted():

@@ -39,7 +39,7 @@ def certified_bounds(
         problem = chain_of(mdp, check_policy(mdp, policy), gamma, 1)
     if not problem.discounted:
         return None
-    start = problem.start(values)
+    start = problem.start(values, "values")
     out = np.empty_like(start)
     change = problem.improve(start, out, np.full(mdp.states, -1))
     lower, upper = bounds_of_values(problem, start, out, change)

@@ -339,12 +339,12 @@ def _outcomes(result: Any, row: int, actions: int) -> tuple[NDArray[Any], ...]:
 
 
 def _state_mask(given: ArrayLike | None, states: int) -> Bools:
-    """Return a mask `[S]` from a mask, a list of indices, or None; raise for 0 and 1 that look like a mask."""
+    """Return a mask `[S]` from a mask, indices, an index, or None; raise for 0 and 1 that look like a mask."""
     array = np.asarray([] if given is None else given)
     if array.dtype == np.bool_:
         check_length(array, states, "terminal")
         return array
-    indices = integers(array, "terminal")
+    indices = integers(array, "terminal").reshape(-1) if array.ndim == 0 else integers(array, "terminal")
     check_length(indices, indices.size, "terminal")
     if indices.size == states > 2 and np.isin(indices, (0, 1)).all() and not indices.all():
         raise ValueError(

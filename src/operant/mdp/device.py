@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from operant.mdp.iteration import Iteration
+from operant.runtime.machine import chosen_device
 from operant.tensors import sparse_csr_tensor
 
 __all__ = ["iterate_on_device"]
@@ -41,9 +42,9 @@ def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -
         evaluations: sweeps after an improvement; 0 for value iteration.
 
     Raises:
-        ValueError: if there is no discount.
-        RuntimeError: if PyTorch has no such device.
+        ValueError: if there is no discount, or this machine has no such device.
     """
+    device = chosen_device(device)
     problem, rows = solver.problem, solver.problem.rows
     if not problem.discounted:
         raise ValueError(f"gamma is {rows.gamma} and device is {device!r}, expected gamma below 1 with a device")

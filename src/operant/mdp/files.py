@@ -43,10 +43,13 @@ def save(mdp: MDP, path: str | Path) -> None:
 
     Raises:
         ValueError: if the suffix is unknown, or the model is too large for JSON.
-        OSError: if the file cannot be written.
+        OSError: if the file cannot be written, e.g. because its folder does not exist.
     """
     path = Path(path)
-    replace_durably(path, _npz_bytes(mdp) if _is_npz(path) else _json_bytes(mdp))
+    data = _npz_bytes(mdp) if _is_npz(path) else _json_bytes(mdp)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder for the model", str(path.parent))
+    replace_durably(path, data)
 
 
 def load(path: str | Path) -> MDP:

@@ -95,7 +95,7 @@ def _drawn(path: Path) -> Mapped:
 
 def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
     mdp, inner = MDP.from_gymnasium(env), env.unwrapped
-    symbols = _symbols(inner)
+    symbols, kinds = _symbols(inner), [kind.__name__ for kind in type(inner).mro()]
     shape = getattr(inner, "shape", None) if symbols is None else symbols.shape
     drawn = shape is not None and len(shape) == 2 and shape[0] * shape[1] == mdp.states
     return Mapped(
@@ -103,9 +103,7 @@ def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
         mdp,
         shape=(int(shape[0]), int(shape[1])) if drawn and shape is not None else None,
         symbols=symbols if drawn else None,
-        arrows=next((ARROWS[name] for kind in type(inner).mro() if (name := kind.__name__) in ARROWS), "")[
-            : mdp.actions
-        ],
+        arrows=next((ARROWS[kind] for kind in kinds if kind in ARROWS), "")[: mdp.actions],
     )
 
 

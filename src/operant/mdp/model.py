@@ -233,7 +233,7 @@ class MDP:
                 order of the transitions. Rewards at probability 0 are ignored; entries missing in a sparse matrix are
                 0.
             order: "sas" or "ass".
-            terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
+            terminal: states whose rows are ignored, as a mask `[S]`, a list of indices, or an index.
             feasible: `[S, A]`, mask of feasible actions; the rows of others are ignored. Default: all.
             start: `[S]`, the distribution of the first state, or the index of the only one. Default: uniform over
                 the non-terminal states.
@@ -267,7 +267,7 @@ class MDP:
                 become `state_names` and `action_names`.
             states: S. Default: the largest index plus one; then every state must occur.
             actions: A. Default: the largest index plus one; then every action must occur.
-            terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
+            terminal: states whose rows are ignored, as a mask `[S]`, a list of indices, or an index.
             start: as in `from_arrays`, or the name of a state.
             max_steps: step limit of simulated episodes; None: none.
             separator: column separator of a file. Default: the comma, semicolon or tab of its header.
@@ -303,7 +303,7 @@ class MDP:
             function: `function(s, a)` returns `(probabilities, successors, rewards)`, arrays `[k]`, with `terminates`
                 as a fourth if episodes can end; rewards and terminates may be single numbers. None: the action is
                 infeasible.
-            terminal: states for which the function is not called, as a mask `[S]` or a list of indices.
+            terminal: states for which the function is not called, as a mask `[S]`, a list of indices, or an index.
             start: as in `from_arrays`.
             max_steps: step limit of simulated episodes; None: none.
 

@@ -6,6 +6,8 @@ A stream is one uint64; element `i` of an array `[S]` is the complete state of s
 """
 
 from collections.abc import Sequence
+from numbers import Integral
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,11 @@ def stream_states(seeds: Sequence[int], purpose: str) -> StreamStates:
 
     Raises:
         ValueError: if a seed is negative.
+        TypeError: if a seed is not a whole number.
     """
+    for seed in seeds:
+        if not isinstance(cast(object, seed), Integral):
+            raise TypeError(f"seed is {seed!r}, expected a whole number")
     return np.array([seed_sequence(seed, purpose).generate_state(1, np.uint64)[0] for seed in seeds], np.uint64)
 
 

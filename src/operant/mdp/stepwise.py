@@ -21,6 +21,7 @@ from operant.mdp.random import StreamStates, stream_states
 from operant.mdp.rtdp import PURPOSES, back_up_at_random, follow_greedy, return_bound
 from operant.mdp.sweeping import drain, fill, predecessors_of
 from operant.mdp.undiscounted import check_chain_ends, proper_policy, proper_start
+from operant.mdp.validation import check_count
 
 Floats = NDArray[np.float64]
 
@@ -88,11 +89,16 @@ def steps(
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        TypeError: if `backups`, `evaluations` or `seed` is not a whole number.
     """
     if method not in get_args(StepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
-    if backups < 1 or not tolerance > 0:
-        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at least 1 and above 0")
+    check_count(backups, "backups")
+    if evaluations:
+        check_count(evaluations, "evaluations")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance is {tolerance}, expected above 0")
+    rng = stream_states([seed], PURPOSES["real-time" if method == "real-time" else "random"])
     problem = Problem.of(mdp, gamma, threads=1, centered=False)
     threshold = tolerance / min(problem.stretch, 1e3) if problem.discounted else tolerance
     if method == "policy-iteration":
@@ -100,7 +106,6 @@ def steps(
     if method == "prioritized-sweeping":
         return _prioritized(mdp, problem, threshold, backups)
     if method in ("real-time", "random-order"):
-        rng = stream_states([seed], PURPOSES["real-time" if method == "real-time" else "random"])
         return _asynchronous(mdp, problem, threshold, rng, real_time=method == "real-time")
     name = "jacobi" if method == "value-iteration" else method
     rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
