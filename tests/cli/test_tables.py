@@ -1,6 +1,7 @@
 import pytest
 
 from operant.cli import main
+from operant.envs.worlds.drawings import JUMPS_5X5
 
 FLAGS = ["--seeds", "3", "--progress", "silent"]
 
@@ -21,6 +22,19 @@ def test_a_policy_that_never_ends_is_reported(cli, answer, circling):
     assert "The policy never terminates: seed 0 loops in states " in out
     scored = answer("evaluate", circling)
     assert (scored["exact"], scored["cut"], scored["env_backend"]) == (True, [1.0] * 3, "auto")
+
+
+def test_a_task_without_an_end_is_reported_as_such(cli, tmp_path):
+    drawing = tmp_path / "jumps.txt"
+    drawing.write_text(JUMPS_5X5)
+    flags = [*FLAGS, "--budget", "100", "--run", tmp_path / "jumps"]
+    status, out, _ = cli("train", "q-learning", drawing, *flags)
+    assert status == 0
+    assert "No episode of this task terminates" in out
+    assert "a smaller step size" not in out
+    status, _, errors = cli("train", "monte-carlo", drawing, *flags[:-1], tmp_path / "none")
+    assert status == 2
+    assert "no episode can end: " in errors
 
 
 def test_the_limit_of_the_settings_is_reported(cli, tmp_path):

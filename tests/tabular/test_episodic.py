@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -196,3 +198,11 @@ def test_values_out_of_range_are_rejected():
         LambdaReturnConfig(td_lambda=-0.1)
     with pytest.raises(ValueError, match="sweep must be sequential or together, got 'both'"):
         LambdaReturnConfig(sweep="both")
+
+
+@pytest.mark.parametrize("name", ["monte-carlo", "monte-carlo-prediction", "lambda-return"])
+def test_learning_at_the_end_of_episodes_needs_an_end(name):
+    never = build(2, 1, [(0, 0, 1, 1.0, 1.0, False), (1, 0, 0, 1.0, 0.0, False)])
+    with pytest.raises(ValueError, match=r"no episode can end: .*max_steps.*q-learning"):
+        learner_for(name, never, seeds=[0])
+    learner_for(name, dataclasses.replace(never, max_steps=5), seeds=[0]).iterate()

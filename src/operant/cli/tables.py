@@ -40,6 +40,8 @@ def _endless_policies(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[
     """Return a note on the policies of the given seeds that never terminate; empty if there are none."""
     from operant.tabular.exact import circling_states
 
+    if not mdp.terminates.any():
+        return ["No episode of this task terminates: no transition of its model does."]
     policies, every = trained.experiment.learner.policy(), trained.run.settings.seeds
     found = {seed: circling_states(mdp, policies[every.index(seed)]) for seed in seeds}
     circles = {seed: states.tolist() for seed, states in found.items() if states.size}

@@ -24,7 +24,7 @@ from operant.tabular.formulas import lambda_return
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
-from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
+from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota, require_ends
 
 Visits = Literal["first", "every"]
 
@@ -219,6 +219,17 @@ class EpisodicControlRule(NamedTuple):
     how: EpisodeRule
 
 
+def new_episode(learner: TabularLearner, actions: int) -> Episode:
+    """Return an empty episode for `actions` values per state.
+
+    Raises:
+        ValueError: if the model of the learner, which learns at the end of an episode, has none.
+    """
+    if learner.model is not None:
+        require_ends(learner.model)
+    return Episode.new(len(learner.seeds), learner.states, actions)
+
+
 def with_room(agent: Agent) -> Agent:
     """Return the agent with twice the space for steps, if the episode of a seed is full."""
     episode = agent.episode
@@ -248,7 +259,7 @@ class EpisodicPrediction(Prediction):
 
     def make_agent(self) -> Agent:
         """Return the initial tables."""
-        return Agent(self.new_table(), Episode.new(len(self.seeds), self.states, 1))
+        return Agent(self.new_table(), new_episode(self, 1))
 
     def make_room(self) -> None:
         """Double the space for steps if an episode has filled it."""
@@ -296,7 +307,7 @@ class MonteCarlo(TabularLearner):
     def make_agent(self) -> Agent:
         """Return the initial tables."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
-        return Agent(table, Episode.new(len(self.seeds), self.states, self.actions))
+        return Agent(table, new_episode(self, self.actions))
 
     def make_room(self) -> None:
         """Double the space for steps if an episode has filled it."""

@@ -19,7 +19,7 @@ from operant.state import DeclaredState, MissingError, State, all_or_nothing, lo
 from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
-from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, settle
+from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, require_ends, settle
 from operant.tensors import from_numpy
 
 Floats = NDArray[np.float64]
@@ -210,11 +210,7 @@ class TabularLearner(DeclaredState):
             raise ValueError("run_episodes needs a simulated model; call iterate() instead")
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
-        if self.model.max_steps == UNLIMITED and not self.model.terminates.any():
-            raise ValueError(
-                "no episode can end: no transition of the model terminates, and it has no step limit; give the model "
-                "max_steps, or call iterate()"
-            )
+        require_ends(self.model)
         history = History(np.full((len(self.seeds), episodes), np.nan), np.zeros((len(self.seeds), episodes), np.int64))
         before, used = self.world, np.zeros(len(self.seeds), np.int64)
         self.world = before._replace(returns=history.returns, lengths=history.lengths)

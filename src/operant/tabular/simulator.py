@@ -67,6 +67,20 @@ class Model(NamedTuple):
         )
 
 
+def require_ends(model: Model) -> None:
+    """Check that an episode can end.
+
+    Raises:
+        ValueError: if no transition terminates, and there is no step limit.
+    """
+    if model.max_steps == UNLIMITED and not model.terminates.any():
+        raise ValueError(
+            "no episode can end: no transition of the model terminates, and it has no step limit; give the model "
+            "max_steps (a task: --env-kwargs max_episode_steps=100), or learn at every step: iterate() of methods such "
+            "as q-learning, sarsa-lambda or td-lambda"
+        )
+
+
 class Step(NamedTuple):
     """The result of one action of one seed.
 
