@@ -34,7 +34,7 @@ def test_the_suboptimality_of_a_table_is_that_of_the_library(answer, cli, table)
     assert found["optimal_value"] == pytest.approx(0.0688909049)
     status, out, _ = cli("evaluate", table, "--exact")
     assert status == 0
-    assert "with discount factor 0.9: V* at the start is 0.068891, and there are 11 states." in out
+    assert "with discount factor 0.9: V* at the start is 0.068891, and 11 states can be entered." in out
     assert out.splitlines()[-3].split() == ["seed", "value", "lost", "largest", "in", "state", "suboptimal", "states"]
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from operant.mdp import MDP
 from operant.mdp.examples import random_model
-from operant.mdp.policies import check_deterministic, check_policy
+from operant.mdp.policies import check_deterministic, check_policy, reachable_states
 
 LAKE = MDP.from_gymnasium("FrozenLake-v1")
 
@@ -35,3 +35,15 @@ def test_policies_of_single_precision_are_divided_by_their_sums():
     assert np.abs(check_policy(model, single).sum(axis=1) - 1).max() < 1e-15
     with pytest.raises(ValueError, match="sum to"):
         check_policy(model, single.astype(float))
+
+
+def test_states_are_reachable_by_actions_that_are_possible_and_do_not_end_the_episode():
+    entries = [
+        [0, 0, 1, 1.0, 0, 0],
+        [0, 0, 3, 0.0, 0, 0],
+        [1, 0, 2, 1.0, 0, 1],
+        [2, 0, 1, 1.0, 0, 0],
+        [3, 0, 2, 1.0, 0, 0],
+    ]
+    model = MDP.from_table(entries, start=0)
+    assert reachable_states(model).tolist() == [True, True, False, False]

@@ -60,7 +60,21 @@ def test_without_a_discount_states_that_are_not_reached_need_no_end():
     policy[36], policy[24:35], policy[35] = 0, 1, 2  # along the cliff
     lost = mdp.value_lost(cliff, policy, gamma=1.0)
     assert (lost.start, lost.largest, lost.suboptimal) == (0, 0, 0)
-    assert lost.left_out == np.isnan(lost.by_state).sum() == 47 - 13
+    assert (lost.left_out, lost.states) == (37 - 13, 37)
+    assert np.isnan(lost.by_state).sum() == 47 - 13
     policy[30] = 0
     with pytest.raises(ValueError, match="never ends"):
         mdp.value_lost(cliff, policy, gamma=1.0)
+
+
+def test_states_that_no_policy_can_enter_do_not_count():
+    """The cells of the cliff send the agent to the start, so that they are never entered."""
+    cliff = mdp.MDP.from_gymnasium("CliffWalking-v1")
+    policy = mdp.solve(cliff, gamma=0.9).policy.copy()
+    policy[37:47] = 2  # down
+    lost = mdp.value_lost(cliff, policy, gamma=0.9)
+    assert (lost.largest, lost.suboptimal, lost.states) == (pytest.approx(0, abs=1e-9), 0, 37)
+    assert lost.by_state[45] > 1
+    lost = mdp.value_lost(cliff, policy, gamma=1.0)
+    assert (lost.start, lost.suboptimal, lost.left_out) == (0, 0, 0)
+    assert not np.isnan(lost.by_state[:37]).any()

@@ -63,7 +63,7 @@ class EvaluateOptions(Opening):
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
     """Compare with an exact solution. Board games: count the mistakes of each seed's greedy policy in all positions,
     and in the positions that it can reach in either seat against any opponent. Finite MDPs: report the suboptimality
-    of each seed's greedy policy, V* - V^π, at the start and its maximum over states."""
+    of each seed's greedy policy, V* - V^π, at the start and its maximum over the states that can be entered."""
 
     faced: tyro.conf.FlagCreatePairsOff[bool] = False
     """With --exact in a board game: count mistakes only in the positions that each policy can reach. Large boards have

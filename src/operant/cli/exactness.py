@@ -97,7 +97,7 @@ class Losses:
         )
         return (
             f"Greedy policies against the exact solution of the MDP with discount factor {first.gamma:g}: V* at the "
-            f"start is {number(first.optimal)}, and there are {first.states} states.{without}"
+            f"start is {number(first.optimal)}, and {first.states} states can be entered.{without}"
             f"\n\n{table(rows, '>>>>>')}"
         )
 

@@ -4,10 +4,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import sparse
+from operant.mdp.graphs import reachable
 from operant.mdp.model import MDP
 from operant.mdp.validation import ROUNDING, TOLERANCE, integers, raise_if_any
 
-__all__ = ["check_deterministic", "check_policy", "exits_of", "transitions_of"]
+__all__ = ["check_deterministic", "check_policy", "exits_of", "reachable_states", "transitions_of"]
 
 
 def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
@@ -44,6 +45,13 @@ def transitions_of(mdp: MDP, probabilities: NDArray[np.float64]) -> sparse.Spars
     chain = weights @ sparse.csr_array((going_on, successors, indptr), shape=(probabilities.size, mdp.states))
     chain.eliminate_zeros()
     return chain
+
+
+def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
+    """Return the non-terminal states that some policy can enter from the start, `[S]`."""
+    indptr, successors, probabilities = mdp.continuation
+    origins, possible = np.repeat(np.arange(mdp.states), np.diff(indptr[:: mdp.actions])), probabilities > 0
+    return reachable(origins[possible], successors[possible], mdp.start > 0)
 
 
 def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:

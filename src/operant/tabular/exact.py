@@ -190,10 +190,3 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     classes, closed = closed_components(origins, successors, mdp.states)
     closed[classes[exits_of(mdp, table)]] = False
     return np.flatnonzero(closed[classes] & reachable(origins, successors, mdp.start > 0))
-
-
-def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
-    """Return the reachable non-terminal states, `[states]`."""
-    indptr, successors, probabilities = mdp.continuation
-    origins, possible = np.repeat(np.arange(mdp.states), np.diff(indptr[:: mdp.actions])), probabilities > 0
-    return reachable(origins[possible], successors[possible], mdp.start > 0)

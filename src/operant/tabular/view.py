@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.mdp.maps import Mapped, read
+from operant.mdp.policies import reachable_states
 from operant.runtime.experiment import Experiment
 from operant.tabular.bandit_factory import BanditExperiment
-from operant.tabular.exact import reachable_states
 from operant.tabular.factory import Experiment as TabularExperiment
 
 Floats = NDArray[np.float64]
