@@ -44,6 +44,14 @@ def test_reachable_positions_are_those_of_board_games(cli, table):
     assert "--faced is for board games, got a run on" in err
 
 
+def test_an_environment_from_a_file_is_read_as_in_training(answer, cli, tmp_path):
+    path = tmp_path / "envs.py"
+    path.write_text("from operant.envs import GridWorld\n\n\ndef own():\n    return GridWorld('S . G')\n")
+    trained(tmp_path / "own", "q-learning", f"{path}:own", budget=3000, gamma=0.9)
+    found = answer("evaluate", tmp_path / "own", "--exact")
+    assert max(found["value_lost"]) < 0.1
+
+
 def test_another_discount(answer, table):
     assert answer("evaluate", table, "--exact", "--gamma", 0.99)["optimal_value"] == pytest.approx(0.5420259320)
 

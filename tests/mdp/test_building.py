@@ -8,9 +8,30 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
+from operant import doors
+from operant.envs import registry
 from operant.envs.grid import GridWorld
 from operant.mdp import MDP
 from operant.mdp.named_tables import read_csv
+
+ENVIRONMENT = """
+import gymnasium
+from gymnasium.spaces import Discrete
+
+
+class Coin(gymnasium.Env):
+    observation_space, action_space = Discrete(1), Discrete(1)
+
+    def __init__(self, reward=1.0):
+        self.P = {0: {0: [(1.0, 0, reward, True)]}}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, self.P[0][0][0][2], True, False, {}
+"""
 
 
 def dense(mdp):
@@ -138,6 +159,18 @@ class TestGymnasium:
     def test_an_environment_without_a_table_is_rejected(self):
         with pytest.raises(ValueError, match=r"^CartPole-v1 has no transition table"):
             MDP.from_gymnasium("CartPole-v1")
+
+    def test_a_task_has_the_forms_that_training_accepts(self, tmp_path):
+        path = tmp_path / "envs.py"
+        path.write_text(ENVIRONMENT)
+        named = f"{path}:Coin"
+        model = MDP.from_gymnasium(named, reward=3.0)
+        assert (model.states, model.rewards.tolist()) == (1, [3.0])
+        assert MDP.from_gymnasium(registry.specified(named, {"reward": 2.0})).rewards.tolist() == [2.0]
+        assert MDP.from_gymnasium(doors.load(named, expected="a class")).rewards.tolist() == [1.0]
+        assert MDP.from_gymnasium("FrozenLake-v1", render_mode="ansi", max_episode_steps=7).max_steps == 7
+        with pytest.raises(ValueError, match="env must be an environment or an id"):
+            MDP.from_gymnasium(3)
 
     def test_options_need_an_id(self):
         env = gymnasium.make("FrozenLake-v1")

@@ -131,11 +131,11 @@ def known_model(trained: "Trained") -> "MDP":
     Raises:
         ValueError: the task is not such an MDP.
     """
-    import gymnasium
     from gymnasium import spaces
 
     from operant import mdp
     from operant.envs.finite import FiniteEnv
+    from operant.envs.registry import make_single, specified
     from operant.envs.worlds.games import BoardGameEnv
     from operant.mdp import tables
 
@@ -146,7 +146,7 @@ def known_model(trained: "Trained") -> "MDP":
     )
     if trained.run.entry.package == "language":
         raise ValueError(f"{fault}: leave it out")
-    env = gymnasium.make(settings.task, **trained.evaluation_kwargs)
+    env = make_single(specified(settings.task, trained.evaluation_kwargs))
     try:
         bare: Any = env.unwrapped
         if isinstance(bare, BoardGameEnv):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import ArrayLike, NDArray
 
+from operant import doors
 from operant.mdp import named_tables, sparse, tables
 from operant.mdp.entries import COLUMNS, Entries, count_indices, start_distribution
 from operant.mdp.graphs import reachable
@@ -35,10 +37,14 @@ _Listed = Mapping[Any, Any] | Sequence[Any]
 """A dictionary, or a list, indexed by number; environments use both."""
 
 
-def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, ArrayLike | None, int | None]:
+def read_gymnasium(env: Any, **options: Any) -> tuple[Entries, ArrayLike | None, int | None]:
     """Return the transitions of an environment, the distribution of its first state and its step limit, if known.
 
     Without `initial_state_distrib`, the state in which all resets start is the first one; several cause a warning.
+
+    Args:
+        env: see `MDP.from_gymnasium`.
+        **options: see there.
 
     Raises:
         ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
@@ -46,16 +52,12 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
     from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
 
-    if isinstance(env, str):
-        instance = gymnasium.make(env, **options)
+    if not isinstance(env, gymnasium.Env):
+        instance = _made(env, options)
         try:
             return read_gymnasium(instance)
         finally:
             instance.close()
-    if not isinstance(cast(object, env), gymnasium.Env):
-        raise ValueError(
-            f"env must be an environment or an id such as 'FrozenLake-v1', got {env!r:.80} (use from_dict for a table)"
-        )
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
     if env.spec is not None and changes(env.spec.id, env.spec.kwargs):
@@ -102,6 +104,20 @@ def _warn_of_start(env: gymnasium.Env[Any, Any]) -> None:
             _name(env),
             reason,
         )
+
+
+def _made(task: Any, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Create an environment of a task in any form that `operant.train` accepts."""
+    from operant.envs.registry import from_object, make_single, specified  # noqa: PLC0415 - as above
+
+    name, render_mode = doors.named(task), options.pop("render_mode", None)
+    if isinstance(name, EnvSpec):
+        name, options = from_object(name, options)
+    if not isinstance(name, str):
+        raise ValueError(
+            f"env must be an environment or an id such as 'FrozenLake-v1', got {task!r:.80} (use from_dict for a table)"
+        )
+    return make_single(specified(name, options), render_mode=render_mode)
 
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import ArrayLike
 
 from operant.mdp import building, named_tables
@@ -161,7 +162,9 @@ class MDP:
         return facts._replace(longest=longest, largest=max(facts.largest, float(terms)))
 
     @classmethod
-    def from_gymnasium(cls, env: gymnasium.Env[Any, Any] | str, **options: Any) -> Self:
+    def from_gymnasium(
+        cls, env: gymnasium.Env[Any, Any] | str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]], **options: Any
+    ) -> Self:
         """Read the transition table `env.unwrapped.P` of an environment.
 
         `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
@@ -175,8 +178,9 @@ class MDP:
         nor a world of operant, 200 steps of a copy are compared with the table.
 
         Args:
-            env: an environment, or an id.
-            **options: arguments of `gymnasium.make`, for an id.
+            env: an environment; or a task as for `operant.train`: an id, `"path/to/file.py:MyEnv"`, a subclass of
+                `gymnasium.Env`, a function that creates an environment, or an `EnvSpec`.
+            **options: for a task, arguments of the constructor, and `max_episode_steps`.
 
         Raises:
             ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
