@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import operant
-from operant import mdp
+from operant import mdp, tabular
+from operant.cli.exactness import Losses
+from operant.cli.output import number
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
 
@@ -86,13 +88,39 @@ def test_unsupported_runs_are_rejected(cli, run, spoken, table, tmp_path):
     assert "requires --exact" in err
 
 
-def test_a_policy_that_never_ends_needs_a_discount(cli, tmp_path):
-    trained(
-        tmp_path / "maze", "dqn", "operant/DynaMaze-v0", budget=20, learning_starts=10, seeds=1, evaluate_max_steps=50
-    )
-    status, _, err = cli("evaluate", tmp_path / "maze", "--exact", "--gamma", 1)
-    assert status == 2
-    assert "the policy of seed 0 has no value with --gamma 1" in err
+def test_a_policy_that_never_ends_has_no_loss_and_the_other_seeds_have_theirs(cli, answer, tmp_path):
+    path = tmp_path / "maze"
+    run = trained(path, "q-learning", "operant/DynaMaze-v0", budget=30_000, seeds=3, gamma=0.95)
+    q = run.experiment.learner.q
+    q[1] = [1.0, 0.0, 0.0, 0.0]  # up, and then against the wall
+    losses = Losses(run, 1.0)
+    fields = losses.fields()
+    assert fields["never_ends"] == [False, True, False]
+    assert fields["value_lost"][1] is None
+    assert fields["suboptimal_states"][0] >= 0
+    rows = losses.text().splitlines()
+    assert rows[-2].split() == ["1", "never", "ends", "-", "-", "-"]
+    assert rows[-1].split()[1] == number(fields["value_lost"][2])
+    assert "The policies of 1 of 3 seeds never end an episode" in rows[0]
+    path = tmp_path / "net"
+    trained(path, "dqn", "operant/DynaMaze-v0", budget=20, learning_starts=10, seeds=1, evaluate_max_steps=50)
+    status, out, _ = cli("evaluate", path, "--exact", "--gamma", 1)
+    assert (status, "never ends" in out) == (0, True)
+    assert answer("evaluate", path, "--exact", "--gamma", 1)["value_lost"] == [None]
+
+
+def test_values_of_a_prediction_run_are_compared_with_those_of_its_policy(cli, answer, tmp_path):
+    run = trained(tmp_path / "td", "td-lambda", LAKE, budget=2000, gamma=0.9)
+    learner = run.experiment.learner
+    found = tabular.value_errors(mdp.MDP.from_gymnasium(LAKE), learner.values, learner.followed, gamma=0.9)
+    scored = answer("evaluate", tmp_path / "td", "--exact")
+    assert (scored["value_rmse"], scored["states"]) == (found.rmse.tolist(), 11)
+    status, out, _ = cli("evaluate", tmp_path / "td", "--exact")
+    assert status == 0
+    assert "Values against the exact ones of the evaluated policy, V^π with discount factor 0.9" in out
+    assert "Greedy policies" not in out
+    status, _, errors = cli("evaluate", tmp_path / "td", "--exact", "--gamma", 0.8)
+    assert (status, "the discount factor 0.9, got --gamma 0.8" in errors) == (2, True)
 
 
 def test_board_games_need_learners_that_search_and_small_boards(cli, tmp_path):

@@ -47,3 +47,6 @@ def test_states_are_reachable_by_actions_that_are_possible_and_do_not_end_the_ep
     ]
     model = MDP.from_table(entries, start=0)
     assert reachable_states(model).tolist() == [True, True, False, False]
+    loops = MDP.from_table([[0, 0, 0, 1.0, 0], [0, 1, 1, 1.0, 0], [1, 0, 1, 1.0, 0], [1, 1, 1, 1.0, 0]], start=0)
+    assert reachable_states(loops).tolist() == [True, True]
+    assert reachable_states(loops, np.array([[1.0, 0.0], [1.0, 0.0]])).tolist() == [True, False]

@@ -12,6 +12,7 @@ import tyro
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
 from operant.cli.exactness import Certificates, Losses, exact
+from operant.cli.measures import PredictionErrors, Regrets, measured
 from operant.cli.output import faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.tables import score_notes
 from operant.runtime.sessions import FINISHED, INTERRUPTED
@@ -63,7 +64,8 @@ class EvaluateOptions(Opening):
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
     """Compare with an exact solution. Board games: count the mistakes of each seed's greedy policy in all positions,
     and in the positions that it can reach in either seat against any opponent. Finite MDPs: report the suboptimality
-    of each seed's greedy policy, V* - V^π, at the start and its maximum over the states that can be entered."""
+    of each seed's greedy policy, V* - V^π, at the start and its maximum over the states that can be entered; for
+    prediction, the errors of the values, |V - V^π|."""
 
     faced: tyro.conf.FlagCreatePairsOff[bool] = False
     """With --exact in a board game: count mistakes only in the positions that each policy can reach. Large boards have
@@ -123,7 +125,7 @@ def _evaluate(options: EvaluateOptions) -> int:
     wrappers = () if options.randomize is None else (randomizer(options.randomize),)
     _require_suitable(options, entry)
     sampled: list[Sampled] = []
-    truth: Certificates | Losses | None = None
+    truth: Certificates | Losses | PredictionErrors | Regrets | None = None
     trained = api.load(
         options.run,
         best=options.best,
@@ -140,6 +142,7 @@ def _evaluate(options: EvaluateOptions) -> int:
         evaluation = trained.evaluate(options.episodes, backend=backend, deterministic=not options.sample, **given)
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
+    truth = truth or measured(trained, evaluation)
     acted = _acted(options)
     keep(trained, evaluation, None if speaks else backend, wrappers, acted)
     settings = trained.run.settings

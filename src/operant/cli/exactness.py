@@ -1,8 +1,9 @@
-"""`operant evaluate --exact`: mistakes in a board game, or suboptimality V* - V^π in a finite MDP."""
+"""`operant evaluate --exact`: mistakes in a board game; in a finite MDP suboptimality V* - V^π, or errors |V - V^π|."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from operant.cli.measures import PredictionErrors, predicts
 from operant.cli.output import number, table
 
 if TYPE_CHECKING:
@@ -48,11 +49,12 @@ class Losses:
 
     Raises:
         ValueError: the model of the task is unknown, its observations are not its states, the policies are recurrent,
-            the run has no discount factor, or it is 1 and a policy never ends an episode.
+            or the run has no discount factor.
     """
 
     def __init__(self, trained: "Trained", gamma: float | None) -> None:
         from operant import mdp
+        from operant.mdp.policies import reachable_states
 
         self.seeds = trained.run.settings.seeds
         model = known_model(trained)
@@ -61,49 +63,64 @@ class Losses:
         if gamma is None:
             raise ValueError(f"{trained.run.entry.name} has no discount factor: give one with --gamma")
         solution = mdp.solve(model, gamma=gamma, tolerance=1e-9)
-        self.found: list[ValueLost] = []
-        for seed, policy in zip(self.seeds, greedy_policies(trained, model.states), strict=True):
-            try:
-                self.found.append(mdp.value_lost(model, policy, gamma=gamma, solution=solution))
-            except ValueError as error:
-                raise ValueError(f"the policy of seed {seed} has no value with --gamma {gamma:g}: {error}") from error
+        self.gamma, self.optimal = gamma, float(model.start @ solution.values)
+        self.states = int((reachable_states(model) & ~model.terminal).sum())
+        self.found: list[ValueLost | None] = []
+        for policy in greedy_policies(trained, model.states):
+            endless = gamma == 1 and _never_ends(model, policy)
+            lost = None if endless else mdp.value_lost(model, policy, gamma=gamma, solution=solution)
+            self.found.append(lost)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields for `--json`, with one entry per seed."""
-        first = self.found[0]
+        """Return the fields for `--json`, with one entry per seed: null for a policy that never ends an episode."""
         return {
-            "gamma": first.gamma,
-            "optimal_value": first.optimal,
-            "states": first.states,
-            "value_lost": [loss.start for loss in self.found],
-            "largest_value_lost": [loss.largest for loss in self.found],
-            "suboptimal_states": [loss.suboptimal for loss in self.found],
-            "states_left_out": [loss.left_out for loss in self.found],
+            "gamma": self.gamma,
+            "optimal_value": self.optimal,
+            "states": self.states,
+            "value_lost": [loss and loss.start for loss in self.found],
+            "largest_value_lost": [loss and loss.largest for loss in self.found],
+            "suboptimal_states": [loss and loss.suboptimal for loss in self.found],
+            "states_left_out": [loss and loss.left_out for loss in self.found],
+            "never_ends": [loss is None for loss in self.found],
         }
 
     def text(self) -> str:
         """Return a table with one row per seed."""
-        first = self.found[0]
         rows = [["seed", "value lost", "largest", "in state", "suboptimal states"]]
-        rows += [
-            [str(seed), number(loss.start), number(loss.largest), str(loss.state), str(loss.suboptimal)]
-            for seed, loss in zip(self.seeds, self.found, strict=True)
-        ]
-        left_out = max(loss.left_out for loss in self.found)
-        without = (
-            f" Up to {left_out} states are left out, which a policy does not reach and from which it may never end."
-            if left_out
-            else ""
-        )
+        for seed, loss in zip(self.seeds, self.found, strict=True):
+            if loss is None:
+                rows.append([str(seed), "never ends", "-", "-", "-"])
+            else:
+                numbers = [number(loss.start), number(loss.largest), str(loss.state), str(loss.suboptimal)]
+                rows.append([str(seed), *numbers])
+        left_out = max((loss.left_out for loss in self.found if loss), default=0)
+        notes = ""
+        if left_out:
+            notes = f" Up to {left_out} are left out, which a policy does not reach and from which it may never end."
+        if endless := self.found.count(None):
+            notes += (
+                f" The policies of {endless} of {len(self.found)} seeds never end an episode, so that they have no "
+                "value; with --gamma 0.99 they have one."
+            )
         return (
-            f"Greedy policies against the exact solution of the MDP with discount factor {first.gamma:g}: V* at the "
-            f"start is {number(first.optimal)}, and {first.states} states can be entered.{without}"
+            f"Greedy policies against the exact solution of the MDP with discount factor {self.gamma:g}: V* at the "
+            f"start is {number(self.optimal)}, and {self.states} states can be entered.{notes}"
             f"\n\n{table(rows, '>>>>>')}"
         )
 
 
-def exact(trained: "Trained", gamma: float | None, *, faced_only: bool = False) -> Certificates | Losses:
-    """Compare the greedy policies of a run with the exact solution of its task.
+def _never_ends(model: "MDP", policy: Any) -> bool:
+    """Return whether a policy, of actions or probabilities, may never end an episode from the start."""
+    from operant.mdp import check_policy
+    from operant.tabular.exact import circling_states
+
+    return bool(circling_states(model, check_policy(model, policy)).size)
+
+
+def exact(
+    trained: "Trained", gamma: float | None, *, faced_only: bool = False
+) -> Certificates | Losses | PredictionErrors:
+    """Compare the greedy policies of a run, or the values of the policy that it evaluates, with the exact ones.
 
     Args:
         trained: the run.
@@ -119,7 +136,12 @@ def exact(trained: "Trained", gamma: float | None, *, faced_only: bool = False) 
     if not isinstance(learner, Certifiable) or getattr(learner, "game", None) is None:
         if faced_only:
             raise ValueError(f"--faced is for board games, got a run on {trained.run.settings.task}: leave it out")
-        return Losses(trained, gamma)
+        if not predicts(trained):
+            return Losses(trained, gamma)
+        own = learner.config.gamma
+        if gamma not in (None, own):
+            raise ValueError(f"the values of this run have the discount factor {own:g}, got --gamma {gamma:g}")
+        return PredictionErrors(trained, known_model(trained))
     if gamma is not None:
         raise ValueError(f"--gamma is for finite MDPs, and board games are not discounted, got {gamma:g}: leave it out")
     return Certificates(trained, faced_only=faced_only)

@@ -14,6 +14,7 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
+from operant.cli.measures import PredictionErrors, Regrets, measured, predicts
 from operant.cli.output import Updates, faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.processes import in_processes
 from operant.cli.showing import keep_plot
@@ -156,7 +157,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     start = course.start.evaluation if course.start else None
     settings, entry = trained.run.settings, trained.run.entry
     is_language_model = entry.package == "language"
-    updates = updates_of(trained.run)
+    updates, measure = updates_of(trained.run), measured(trained, evaluation)
     status = int(faulty(settings.seeds, evaluation, trained.run.config(entry.config_class)))
     if as_json:
         rate = outcome.steps_per_second
@@ -167,6 +168,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 **score_fields(evaluation),
                 **course_fields(course),
                 **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
+                **(measure.fields() if measure else {}),
                 **speed,
                 "skipped_updates": [seed.skipped for seed in updates],
                 "skipped_share": [seed.share for seed in updates],
@@ -177,12 +179,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     if is_language_model:
         print(_held_out(trained, evaluation, start, updates))
     else:
-        scores = seed_table(settings.seeds, evaluation, updates=updates, start=start)
-        print(f"\nThe last evaluation, with greedy actions:\n\n{scores}")
-        if notes := score_notes(trained, evaluation):
-            print(notes)
-        if drawn := keep_plot(trained):
-            print(f"A plot of the table of the first seed: {location(drawn)}")
+        print(_acted(trained, evaluation, start, updates, measure))
     if start is not None:
         print(development(course, entry.unit, place))
     if counts := health(trained):
@@ -191,6 +188,24 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     process = trained.run.asked().get("supervision") == "process"
     print(f"\n{next_commands(place, entry, settings.task, process=process, shown=_can_be_shown(trained))}")
     return status
+
+
+def _acted(
+    trained: "Trained",
+    evaluation: "Evaluation",
+    start: "Evaluation | None",
+    updates: Sequence[Updates],
+    measure: PredictionErrors | Regrets | None,
+) -> str:
+    """Return the last evaluation of policies in environments, as text, and draw the table of a tabular run."""
+    how = "of the given policy, which does not learn" if predicts(trained) else "with greedy actions"
+    scores = seed_table(trained.run.settings.seeds, evaluation, updates=updates, start=start)
+    lines = [f"\nThe last evaluation, {how}:\n\n{scores}"]
+    lines += [f"\n{measure.text()}\n"] if measure else []
+    lines += [notes] if (notes := score_notes(trained, evaluation)) else []
+    if drawn := keep_plot(trained):
+        lines.append(f"A plot of the table of the first seed: {location(drawn)}")
+    return "\n".join(lines)
 
 
 def _can_be_shown(trained: "Trained") -> bool:

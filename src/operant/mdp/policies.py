@@ -47,8 +47,15 @@ def transitions_of(mdp: MDP, probabilities: NDArray[np.float64]) -> sparse.Spars
     return chain
 
 
-def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
-    """Return the non-terminal states that some policy can enter from the start, `[S]`."""
+def reachable_states(mdp: MDP, policy: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
+    """Return the states that an episode from the start of a model can enter without ending, `[S]`.
+
+    Args:
+        mdp: the model.
+        policy: `[S, A]` probabilities. Default: any policy.
+    """
+    if policy is not None:
+        return reachable(*transitions_of(mdp, policy).nonzero(), mdp.start > 0)
     indptr, successors, probabilities = mdp.continuation
     origins, possible = np.repeat(np.arange(mdp.states), np.diff(indptr[:: mdp.actions])), probabilities > 0
     return reachable(origins[possible], successors[possible], mdp.start > 0)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.evaluation import policy_evaluation
-from operant.mdp.graphs import ending, reachable
+from operant.mdp.graphs import ending
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of, reachable_states, transitions_of
 from operant.mdp.solution import Solution
@@ -96,7 +96,7 @@ def _left_out(mdp: MDP, policy: NDArray[np.float64], possible: NDArray[np.bool_]
     """
     chain = transitions_of(mdp, policy)
     can_end = ending(chain.indptr, chain.indices, exits_of(mdp, policy))
-    outside = ~reachable(*chain.nonzero(), mdp.start > 0) & ~mdp.terminal
+    outside = ~reachable_states(mdp, policy) & ~mdp.terminal
     endless = outside & ~can_end
     if not endless.any():
         return endless

@@ -39,6 +39,7 @@ from operant.tabular.strategies import (
 )
 from operant.tabular.thompson import Thompson, ThompsonConfig
 from operant.tabular.traces import SarsaLambda, SarsaLambdaConfig, TDLambda, TDLambdaConfig
+from operant.tabular.value_errors import ValueErrors, value_errors
 
 __all__ = [
     "KLUCB",
@@ -91,6 +92,7 @@ __all__ = [
     "Thompson",
     "ThompsonConfig",
     "UCBConfig",
+    "ValueErrors",
     "arms_of",
     "assemble",
     "configuration",
@@ -101,4 +103,5 @@ __all__ = [
     "lai_robbins",
     "learner_for",
     "sampled_returns",
+    "value_errors",
 ]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import MDP
-from operant.mdp.graphs import closed_components, reachable
-from operant.mdp.policies import exits_of, transitions_of
+from operant.mdp.graphs import closed_components
+from operant.mdp.policies import exits_of, reachable_states, transitions_of
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
@@ -186,7 +186,6 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
         The states in order; empty if every episode ends with probability 1.
     """
     table = np.asarray(policy, np.float64)
-    origins, successors = transitions_of(mdp, table).nonzero()
-    classes, closed = closed_components(origins, successors, mdp.states)
+    classes, closed = closed_components(*transitions_of(mdp, table).nonzero(), mdp.states)
     closed[classes[exits_of(mdp, table)]] = False
-    return np.flatnonzero(closed[classes] & reachable(origins, successors, mdp.start > 0))
+    return np.flatnonzero(closed[classes] & reachable_states(mdp, table))

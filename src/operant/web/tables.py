@@ -55,10 +55,15 @@ class Tables:
         truth = self._truth
         if truth is None or self._mdp is None:
             return {"exact": None}
+        if not self._learner.learns_action_values:
+            from operant.tabular import value_errors  # noqa: PLC0415 - only tables need numba
+
+            gamma, followed = self._learner.config.gamma, self._learner.followed
+            errors = value_errors(self._mdp, values[None], followed, gamma=gamma, truth=truth)
+            largest, mean = float(errors.largest[0]), float(errors.mean[0])
+            return {"exact": packed(truth), "error": largest, "mean_error": mean, "symbol": "V^π"}
         error = np.abs(values - truth)
         found = {"exact": packed(truth), "error": float(error.max(initial=0.0)), "mean_error": float(error.mean())}
-        if not self._learner.learns_action_values:
-            return found | {"symbol": "V^π"}
         try:
             own = known.policy_evaluation(self._mdp, policy, gamma=self._learner.config.gamma).values
         except ValueError:  # a policy that loops forever has no value at γ = 1
