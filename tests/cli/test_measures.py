@@ -28,5 +28,24 @@ def test_bandits_report_their_regret(cli, answer, tmp_path):
     assert status == 0
     assert f"Regret after 100 pulls: mean {mean:.5g}, 95 % interval [" in out
     assert answer("evaluate", path)["regret"] == found["regret"]
+    status, out, _ = cli("compare", path, "--metric", "bandit/regret")
+    assert status == 0
+    assert out.splitlines()[2].split() == ["run", "algorithm", "seeds", "mean", "interval"]
+    assert out.splitlines()[3].split()[3] == f"{mean:.5g}"
+    assert (
+        answer("compare", path, "--metric", "bandit/regret")["runs"][0]["interval_of_mean"] == found["regret_interval"]
+    )
     flags = [*FLAGS[2:], "--seeds", "1", "--budget", "100", "--run", tmp_path / "one"]
     assert "with one seed\n" in cli("train", "ucb1", "operant/TwoArms-v0", *flags)[1]
+
+
+def test_a_thousand_seeds_are_summarized(cli, tmp_path):
+    path = tmp_path / "many"
+    flags = ["--seeds", "1000", "--budget", "20", "--progress", "silent", "--run", path]
+    status, out, _ = cli("train", "thompson", "operant/TwoArms-v0", *flags)
+    assert status == 0
+    assert len(out.splitlines()) < 40
+    status, out, _ = cli("compare", path)
+    assert status == 0
+    assert max(map(len, out.splitlines())) < 200
+    assert "many: 1000 seeds from " in out

@@ -45,6 +45,14 @@ def test_the_seed_table():
     assert lines[4] == "mean 317.5, IQM 317.5, 95 % interval of the IQM [150, 485]"
 
 
+def test_many_seeds_have_few_rows():
+    lines = seed_table(range(1000), Evaluation.of([[float(seed)] for seed in range(1000)])).splitlines()
+    assert lines[10].split()[:2] == ["9", "9"]
+    assert lines[11] == "... and 990 more seeds; --json lists all"
+    assert lines[13].startswith("mean 499.5, ")
+    assert len(seed_table(range(30), Evaluation.of([[1.0]] * 30)).splitlines()) == 33
+
+
 @pytest.mark.parametrize("episodes", [[math.nan, 1.0], [1.0, math.nan]])
 def test_an_episode_without_a_number_is_not_hidden(episodes):
     row = seed_table((0,), Evaluation.of([episodes])).splitlines()[1]

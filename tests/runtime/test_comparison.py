@@ -1,3 +1,4 @@
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,6 +178,22 @@ def test_runs_are_compared_by_a_metric(make):
     assert (first.final.mean, second.final.mean, second.improvement) == (1.5, 3.5, 1.0)
     assert first.metric == "rollout/episode_return"
     assert compare(runs)[0].metric is None
+
+
+def test_metrics_of_bandits_are_compared_by_means(make):
+    """Regret is a sum whose rare large values count, so that the IQM would be too low."""
+    seeds, few = (0, 1, 2, 3), [1.0, 2.0, 3.0, 14.0]
+    runs = [make(name, {100: [[1.0]] * 4}, seeds=seeds) for name in ("a", "b")]
+    for run, regret in zip(runs, (few, [2 * x for x in few]), strict=True):
+        with closing(RecordWriter(run.metrics_path)) as writer:
+            for consumed, share in ((50, 0.5), (100, 1.0)):
+                writer.write({"consumed": consumed, "bandit/regret": [share * x for x in regret]})
+    first, second = compare(runs, metric="bandit/regret")
+    assert (first.center, first.final.iqm, second.difference) == (5.0, 2.5, 5.0)
+    assert first.interval[0] < 5.0 < first.interval[1] == first.curve.high[-1]
+    assert first.curve.iqm[-1] == 5.0
+    scores = compare(runs)[0]
+    assert (scores.center, scores.interval) == (scores.final.iqm, scores.final.interval)
 
 
 def test_a_metric_that_is_not_there_is_named(make):

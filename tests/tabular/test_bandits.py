@@ -90,7 +90,11 @@ def test_wrong_arms_are_rejected():
     for probabilities in ([0.5, 1.1], [float("nan")], [-0.1]):
         with pytest.raises(ValueError, match=r"probabilities must be in \[0, 1\]"):
             Arms.paying_one(probabilities)
-    with pytest.raises(ValueError, match="means must be finite and noise not negative"):
+    with pytest.raises(ValueError, match=r"got 1.2 for arm 0 of problem 0$"):
+        Arms.paying_one([1.2, 0.5], seeds=2000)
+    with pytest.raises(ValueError, match=r"means must be finite, got inf for arm 1 of problem 0$"):
+        Arms.normal([1.0, np.inf], seeds=2000)
+    with pytest.raises(ValueError, match="noise must be finite and not negative"):
         Arms.normal([1.0], noise=-1.0)
     with pytest.raises(ValueError, match=r"arms must be \[K\] or \[S, K\]"):
         Arms.normal([])

@@ -9,7 +9,7 @@ import tyro
 
 from operant.cli.arguments import Answering, parse
 from operant.cli.charts import WIDTH, bar_chart, budget_axis, scale
-from operant.cli.output import number, print_json, require_extra, require_writable, say, score_fields, table
+from operant.cli.output import MOST_ROWS, number, print_json, require_extra, require_writable, say, score_fields, table
 from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class CompareOptions(Answering):
 
     metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Compare a training metric, such as rollout/episode_return (returns of the exploring policy), instead of the
-    scores of greedy evaluations.
+    scores of greedy evaluations; those of bandits, such as bandit/regret, by their mean over the seeds.
     """
 
     enough: bool = False
@@ -170,6 +170,8 @@ def curve_chart(curve: "Curve", budget: int, *, low: float, high: float, height:
 
 
 def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None:
+    from operant.runtime.comparison import uses_mean
+
     settings = standings[0].run.settings
     entries = [standing.run.entry for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
@@ -183,20 +185,32 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     if budget > standings[0].budget:
         print(f"Budgets differ: scores are the last ones up to {standings[0].budget}, curves extend to {budget}.\n")
     print(_score_table(names, standings))
-    print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
+    center = "mean" if uses_mean(standings[0].metric) else "IQM"
+    explained = "mean: arithmetic mean" if center == "mean" else "IQM: interquartile mean"
+    print(f"\n{explained} over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
         print(f"P: probability that a seed scores higher than a seed of {names[0]}.")
-        print(f"difference: IQM difference from {names[0]}.")
+        print(f"difference: {center} difference from {names[0]}.")
         print("Both have 95 % bootstrap intervals, which resample the seeds of both runs.")
         print(_settings_table(names, standings))
     print()
     for name, standing in zip(names, standings, strict=True):
-        print(f"{name}: {' '.join(map(number, sorted(standing.final.scores)))}")
+        print(f"{name}: {_sorted_scores(standing.final.scores)}")
     low, high = scale(value for standing in standings for value in standing.curve.iqm.tolist())
     for name, standing in zip(names, standings, strict=True):
         chart = curve_chart(standing.curve, budget, low=low, high=high, height=8 if len(names) == 1 else 4)
         print(f"\n{name}\n{chart}")
     print(budget_axis(budget, unit, low=low, high=high))
+
+
+def _sorted_scores(scores: Sequence[float]) -> str:
+    """Return the scores in order; of many their extremes and quartiles."""
+    if len(scores) <= MOST_ROWS:
+        return " ".join(map(number, sorted(scores)))
+    import numpy as np
+
+    low, *quartiles, high = map(number, np.percentile(scores, [0, 25, 50, 75, 100]).tolist())
+    return f"{len(scores)} seeds from {low} to {high}, quartiles {', '.join(quartiles)}; --json lists all"
 
 
 def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
@@ -211,13 +225,16 @@ def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> st
 
 
 def _score_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
-    heading = ["run", "algorithm", "seeds", "IQM", "interval", "mean"]
+    from operant.runtime.comparison import uses_mean
+
+    mean = uses_mean(standings[0].metric)
+    heading = ["run", "algorithm", "seeds", *(["mean", "interval"] if mean else ["IQM", "interval", "mean"])]
     rows = [heading + (["P", "interval", "difference", "interval"] if len(names) > 1 else [])]
     for name, standing in zip(names, standings, strict=True):
         final, settings = standing.final, standing.run.settings
-        interval = _interval(final.interval) if len(settings.seeds) > 1 else "unknown"
+        interval = _interval(standing.interval) if len(settings.seeds) > 1 else "unknown"
         row = [name, standing.run.entry.label, str(len(settings.seeds))]
-        row += [number(final.iqm), interval, number(final.mean)]
+        row += [number(standing.center), interval, *([] if mean else [number(final.mean)])]
         if len(names) > 1:
             low, high = standing.improvement_interval
             known = standing is not standings[0] and min(len(settings.seeds), len(standings[0].final.scores)) > 1
@@ -232,12 +249,15 @@ def _interval(ends: tuple[float, float]) -> str:
 
 
 def _answer(name: str, standing: "Standing") -> dict[str, Any]:
+    from operant.runtime.comparison import uses_mean
+
     settings, curve = standing.run.settings, standing.curve
     return {
         "run": name,
         "algorithm": settings.algorithm,
         "seeds": settings.seeds,
         **score_fields(standing.final),
+        **({"interval_of_mean": standing.interval} if uses_mean(standing.metric) else {}),
         "probability_of_improvement": standing.improvement,
         "probability_of_improvement_interval": standing.improvement_interval,
         "difference": standing.difference,

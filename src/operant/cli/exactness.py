@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from operant.cli.measures import PredictionErrors, predicts
-from operant.cli.output import number, table
+from operant.cli.output import by_seed, number
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -37,7 +37,7 @@ class Certificates:
             [str(seed), *(str(getattr(one, name)) for name in self.titles)]
             for seed, one in zip(self.seeds, self.found, strict=True)
         ]
-        return f"Against the exact solution of the game, with greedy actions:\n\n{table(rows, '>' * len(rows[0]))}"
+        return f"Against the exact solution of the game, with greedy actions:\n\n{by_seed(rows)}"
 
 
 class Losses:
@@ -105,7 +105,7 @@ class Losses:
         return (
             f"Greedy policies against the exact solution of the MDP with discount factor {self.gamma:g}: V* at the "
             f"start is {number(self.optimal)}, and {self.states} states can be entered.{notes}"
-            f"\n\n{table(rows, '>>>>>')}"
+            f"\n\n{by_seed(rows)}"
         )
 
 

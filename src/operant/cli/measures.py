@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from operant.cli.output import number, table
+from operant.cli.output import by_seed, number
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -44,7 +44,7 @@ class PredictionErrors:
             rows.append([str(seed), number(rmse), number(largest), str(state)])
         return (
             f"Values against the exact ones of the evaluated policy, V^π with discount factor {found.gamma:g}, in the "
-            f"{found.states} states that it enters:\n\n{table(rows, '>>>>')}\n\n"
+            f"{found.states} states that it enters:\n\n{by_seed(rows)}\n\n"
             f"mean RMSE {number(float(found.rmse.mean()))}"
         )
 

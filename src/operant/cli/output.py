@@ -41,6 +41,12 @@ class Updates(NamedTuple):
         return f"{self.skipped:.0f} ({'< 1' if self.share < 0.01 else f'{100 * self.share:.0f}'} %)"
 
 
+MOST_ROWS = 30
+"""Number of seeds up to which tables have a row for each."""
+
+FIRST_ROWS = 10
+"""Number of seeds with a row in tables of more."""
+
 _answers: ContextVar[list[str] | None] = ContextVar("answers", default=None)
 """Lines of JSON to print at the end of `only_json`; None outside of it."""
 
@@ -107,6 +113,19 @@ def table(rows: Sequence[Sequence[str]], align: str) -> str:
     return "\n".join("  ".join(row).rstrip() for row in cells)
 
 
+def by_seed(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with one row per seed as text; of many seeds only the first ones.
+
+    Args:
+        rows: right-aligned cells; the first row is the heading.
+    """
+    seeds = len(rows) - 1
+    if seeds <= MOST_ROWS:
+        return table(rows, ">" * len(rows[0]))
+    more = f"... and {seeds - FIRST_ROWS} more seeds; --json lists all"
+    return f"{table(rows[: FIRST_ROWS + 1], '>' * len(rows[0]))}\n{more}"
+
+
 def width() -> int:
     """Return the width of the terminal in columns: COLUMNS if set, 80 without a terminal."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
@@ -156,7 +175,7 @@ def seed_table(
     updates: Sequence[Updates] = (),
     start: "Evaluation | None" = None,
 ) -> str:
-    """Return a table of the scores, one row per seed, and their summary.
+    """Return a table of the scores, one row per seed (see `by_seed`), and their summary.
 
     Args:
         seeds: seeds of the run.
@@ -188,7 +207,7 @@ def seed_table(
         _append(rows, "solved", ["yes" if score >= threshold else "no" for score in evaluation.scores])
     if any(seed.skipped for seed in updates):
         _append(rows, "skipped updates", [seed.cell() for seed in updates])
-    return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
+    return f"{by_seed(rows)}\n\n{summary(evaluation)}"
 
 
 def faulty(seeds: Sequence[int], evaluation: "Evaluation", config: object = None) -> bool:

@@ -15,11 +15,15 @@ from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import location
 from operant.runtime.sessions import MERGED, was_stopped
-from operant.runtime.statistics import Profile, iqm, performance_profile
+from operant.runtime.statistics import Profile, iqm, performance_profile, stratified_bootstrap
 from operant.streams import seed_sequence
 
 THRESHOLDS = 101
 """Number of points of a performance profile."""
+
+_BANDITS = "bandit/"
+_SUMS = ("bandit/regret", "bandit/lai_robbins")
+"""Metrics that are sums over the whole run."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Curve:
     Attributes:
         consumed: budget used per seed, `[n]`.
         scores: mean score of each seed, `[n, S]`.
-        iqm: interquartile mean over the seeds, `[n]`.
+        iqm: interquartile mean over the seeds, `[n]`; for metrics of bandits the mean.
         low: lower end of the 95 % interval of `iqm`, `[n]`.
         high: upper end, `[n]`.
     """
@@ -56,10 +60,12 @@ class Standing:
         improvement: probability that a seed of this run scores higher than one of the first run
             (`improvement_probability`); 0.5 for the first run itself.
         improvement_interval: 95 % bootstrap interval of `improvement`, over the seeds of both runs.
-        difference: IQM of this run minus that of the first one.
+        difference: IQM of this run minus that of the first one; for metrics of bandits their means.
         difference_interval: 95 % bootstrap interval of `difference`.
         budget: budget of the comparison: the minimum over the runs.
         metric: name of the compared metric; None for scores of evaluations.
+        center: the IQM over the seeds, or for metrics of bandits the mean, `mean`: regret is an expectation.
+        interval: 95 % bootstrap interval of `center`.
         profile: performance profile: fraction of seeds above thresholds between the minimum and maximum score of all
             runs.
     """
@@ -73,6 +79,8 @@ class Standing:
     difference_interval: tuple[float, float]
     budget: int
     metric: str | None
+    center: float
+    interval: tuple[float, float]
     profile: Profile
 
 
@@ -117,10 +125,20 @@ def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
     )
 
 
+def uses_mean(metric: str | None) -> bool:
+    """Return whether a metric is compared by its mean over the seeds: those of bandits, such as the regret."""
+    return metric is not None and metric.startswith(_BANDITS)
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values.mean(axis=-1)
+
+
 def metric_curve(run: Run, metric: str) -> Curve:
     """Return the curve of a training metric, such as the episode return.
 
-    A point is the mean over the interval between two evaluations; for returns and lengths, the mean over its episodes.
+    A point is the mean over the interval between two evaluations; for returns and lengths, the mean over its episodes;
+    for the regret, which is a sum, its last value.
 
     Args:
         run: the run.
@@ -143,18 +161,21 @@ def metric_curve(run: Run, metric: str) -> Curve:
     parts = _intervals(records, metric, run.settings.evaluation_interval)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = [np.nansum(values[part] * weights[part], 0) / weights[part].sum(0) for part in parts]
+    if metric in _SUMS:
+        means = [values[part[-1]] for part in parts]
     if not np.isfinite(means[-1]).all():
         raise RunError(
             f"{metric} of {run.path} has no final value for seed "
             f"{run.settings.seeds[int(np.flatnonzero(~np.isfinite(means[-1]))[0])]}: no episode ended there"
         )
-    ends = [Evaluation.of(mean[:, None]) for mean in means]
+    statistic = _mean if uses_mean(metric) else iqm
+    ends = [stratified_bootstrap(mean, statistic) for mean in means]
     return Curve(
         consumed=np.array([consumed[part[-1]] for part in parts]),
         scores=np.array(means),
-        iqm=np.array([end.iqm for end in ends]),
-        low=np.array([end.interval[0] for end in ends]),
-        high=np.array([end.interval[1] for end in ends]),
+        iqm=np.array([float(statistic(mean)) for mean in means]),
+        low=np.array([low for low, _ in ends]),
+        high=np.array([high for _, high in ends]),
     )
 
 
@@ -263,16 +284,22 @@ def _standing(
     ours, others = np.asarray(final.scores), np.asarray(first.scores)
     same = final is first
     half, none = (0.5, 0.5), (0.0, 0.0)
+    mean = uses_mean(metric)
+    statistic = _mean if mean else iqm
     return Standing(
         run=run,
         final=final,
         curve=curve,
         improvement=improvement_probability(ours, others),
         improvement_interval=half if same else paired_bootstrap(ours, others, improvement_probability),
-        difference=final.iqm - first.iqm,
-        difference_interval=none if same else paired_bootstrap(ours, others, lambda a, b: float(iqm(a) - iqm(b))),
+        difference=final.mean - first.mean if mean else final.iqm - first.iqm,
+        difference_interval=none
+        if same
+        else paired_bootstrap(ours, others, lambda a, b: float(statistic(a) - statistic(b))),
         budget=budget,
         metric=metric,
+        center=final.mean if mean else final.iqm,
+        interval=stratified_bootstrap(ours, _mean) if mean else final.interval,
         profile=performance_profile(ours, thresholds),
     )
 

@@ -57,8 +57,9 @@ class Arms(NamedTuple):
             ValueError: if a number is outside [0, 1].
         """
         means = _rows(probabilities, seeds)
-        if not ((means >= 0.0) & (means <= 1.0)).all():
-            raise ValueError(f"probabilities must be in [0, 1], got {means.tolist()}")
+        wrong = ~((means >= 0.0) & (means <= 1.0))
+        if wrong.any():
+            raise ValueError(f"probabilities must be in [0, 1], got {_first(means, wrong)}")
         return cls(means, means.max(axis=1), bernoulli=True, noise=0.0)
 
     @classmethod
@@ -69,8 +70,10 @@ class Arms(NamedTuple):
             ValueError: if a mean is NaN or Inf, or the standard deviation `noise` is negative, NaN or Inf.
         """
         table = _rows(means, seeds)
-        if not np.isfinite(table).all() or not 0.0 <= noise < np.inf:
-            raise ValueError(f"means must be finite and noise not negative, got {table.tolist()} and {noise}")
+        if not np.isfinite(table).all():
+            raise ValueError(f"means must be finite, got {_first(table, ~np.isfinite(table))}")
+        if not 0.0 <= noise < np.inf:
+            raise ValueError(f"noise must be finite and not negative, got {noise}")
         return cls(table, table.max(axis=1), bernoulli=False, noise=float(noise))
 
     @classmethod
@@ -84,6 +87,12 @@ class Arms(NamedTuple):
         """
         generators = [np.random.Generator(np.random.PCG64(seed_sequence(seed, "arms"))) for seed in seeds]
         return cls.normal(np.stack([center + generator.standard_normal(arms) for generator in generators]))
+
+
+def _first(table: Floats, wrong: NDArray[np.bool_]) -> str:
+    """Name the first of the wrong numbers of arms `[S, K]`."""
+    i, k = np.argwhere(wrong)[0]
+    return f"{table[i, k]:g} for arm {k} of problem {i}"
 
 
 def _rows(values: ArrayLike, seeds: int) -> Floats:

@@ -109,9 +109,9 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     answer["standings"] = [
         {
             "name": name,
-            "iqm": standing.final.iqm,
+            "iqm": standing.center,
             "mean": standing.final.mean,
-            "interval": list(standing.final.interval),
+            "interval": list(standing.interval),
             "scores": list(standing.final.scores),
             "difference": standing.difference,
             "difference_interval": list(standing.difference_interval),
