@@ -167,6 +167,7 @@ def test_observations_of_a_wrapped_environment_are_those_of_the_bare_one(predict
         (spaces.Dict(a=BOX, b=BOX), {"a": np.zeros(3)}, r"must be a dictionary with the parts \['a', 'b'\], got {'a'"),
         (spaces.Dict(a=BOX, b=BOX), np.zeros(3), r"must be a dictionary with the parts \['a', 'b'\], got array"),
         (spaces.Dict(a=BOX, b=BOX), {"a": np.zeros(3), "b": np.zeros((2, 3))}, "differ in their number of rows"),
+        (spaces.Discrete(4, start=2), "a", r"must be members of Discrete\(4, start=2\), got 'a'"),
         (spaces.Discrete(4, start=2), 6, r"must be members of Discrete\(4, start=2\), got 6"),
         (spaces.Discrete(4, start=2), 2.5, r"must be members of Discrete\(4, start=2\), got 2.5"),
         (spaces.Discrete(4, start=2), np.array([2, 5, 1]), r"must be members of Discrete\(4, start=2\), got 1"),

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import operant
 from operant.tabular import enumerated, learner_for
-from operant.tabular.enumeration import number, size
+from operant.tabular.enumeration import actions_of, member, number, size
 
 SPACES = [
     spaces.Discrete(4),
@@ -106,3 +107,47 @@ def test_what_is_not_a_whole_number_is_no_member(space, member):
 def test_members_of_one_element_and_whole_floats_are_numbered():
     assert number(spaces.Discrete(4, start=1), np.array([2])) == 1
     assert number(spaces.Discrete(4), np.float32(3.0)) == 3
+
+
+@pytest.mark.parametrize("space", SPACES[:6], ids=str)
+def test_members_are_found_by_their_numbers(space):
+    found = [member(space, index) for index in range(size(space))]
+    assert [number(space, one) for one in found] == list(range(size(space)))
+    assert all(space.contains(one) for one in found)
+    with pytest.raises(ValueError, match=f"{size(space)} is not the number of a member"):
+        member(space, size(space))
+
+
+class Lock(gymnasium.Env):
+    """Pays 1 for the combination (1, 2) only."""
+
+    def __init__(self, actions=(2, 3), states=(2,)):
+        self.observation_space, self.action_space = spaces.MultiDiscrete(states), spaces.MultiDiscrete(actions)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(len(self.observation_space.nvec), np.int64), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.reset()[0], float(tuple(action) == (1, 2)), True, False, {}
+
+
+def test_actions_of_several_parts_are_numbered(tmp_path):
+    trained = operant.train("q-learning", Lock, run=tmp_path / "lock", budget=300, progress="silent")
+    assert trained.q.shape == (1, 2, 6)
+    assert trained.evaluate(2, backend="gymnasium").mean == 1.0
+    assert trained.predict(np.array([0]))[0].tolist() == [1, 2]
+    assert trained.predict(np.array([[0], [0]]))[0].tolist() == [[1, 2], [1, 2]]
+    env = enumerated(Lock, [0])
+    assert env.action_space == actions_of(Lock().action_space).space == spaces.Discrete(6)
+    env.close()
+
+
+def test_tables_that_no_memory_holds_are_rejected():
+    with pytest.raises(ValueError, match=r"about 10\^15 states with 6 actions each, too many to store: use"):
+        enumerated(Lock, [0], env_kwargs={"states": [1000] * 5})
+    with pytest.raises(ValueError, match=r"operant.tabular.enumerated\(task, seeds\); others"):
+        learner_for("q-learning", operant.envs.make("Pendulum-v1", 1, [0]), seeds=[0])
+    with pytest.raises(ValueError, match="is not a task: pass the name"):
+        enumerated(Lock(), [0])

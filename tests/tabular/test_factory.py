@@ -319,6 +319,9 @@ def test_learners_are_found_by_name():
             learner_for("sarsa", source, seeds=(1,))
     with pytest.raises(ValueError, match=r"ppo is not a tabular algorithm; it belongs to operant\.control"):
         learner_for("ppo", corridor(), seeds=(1,))
+    for seeds in (["a"], [-1], [0.5]):
+        with pytest.raises(ValueError, match=r"seeds must be non-negative integers, such as range\(3\), got"):
+            learner_for("sarsa", corridor(), seeds=seeds)
     with pytest.raises(ValueError, match="did you mean gamma"):
         learner_for("sarsa", corridor(), seeds=(1,), gama=0.5)
 

@@ -12,6 +12,7 @@ import torch
 
 from operant.envs import BatchEnv
 from operant.envs.registry import frozen
+from operant.envs.spaces import GymnasiumActions
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learner import Learner, RenewableWeights
 from operant.runtime.ledger import Ledger
@@ -148,10 +149,14 @@ class SeparateWeights(Protocol):
 
 @runtime_checkable
 class Numbering(Protocol):
-    """An experiment whose learner uses state indices as observations."""
+    """An experiment whose learner uses state indices as observations, and action indices."""
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
-        """Wrap an environment of the task such that observations are these indices."""
+        """Wrap an environment of the task such that observations and actions are these indices."""
+        ...
+
+    def actions(self, space: gymnasium.Space[Any]) -> GymnasiumActions:
+        """Return the conversion of action indices to the action space of the task."""
         ...
 
 

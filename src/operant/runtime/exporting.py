@@ -59,6 +59,11 @@ def write_policy(
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
     facts, tensors = network
+    if facts["kind"] == "table" and not isinstance(env.action_space, spaces.Discrete):
+        raise ValueError(
+            f"export of tables is for Discrete actions, but {settings.task} has {env.action_space}: use "
+            "`operant.load(run).predict`"
+        )
     action, ends = action_form(env.action_space)
     facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
     facts |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}

@@ -31,6 +31,7 @@ class Predictor:
         task: Gymnasium id; an environment is created for its spaces, and closed.
         seeds: number of seeds, S.
         wrap: function that wraps the environment, if the policy uses transformed observations.
+        actions: conversion of the policy's actions to an action space.
         env_kwargs: keyword arguments of the environment's constructor.
         wrappers: wrappers of the training environments; those with `in_evaluation` transform observations.
         device: device of the policy.
@@ -46,6 +47,7 @@ class Predictor:
         *,
         seeds: int,
         wrap: Wrap | None = None,
+        actions: Callable[[gymnasium.Space[Any]], GymnasiumActions] = GymnasiumActions.of,
         env_kwargs: Mapping[str, Any] | None = None,
         wrappers: Sequence[Wrapper] = (),
         device: str | torch.device = "cpu",
@@ -55,7 +57,7 @@ class Predictor:
         env.close()
         self._wrapper = wrap(env) if wrap else None
         self._space = env.observation_space
-        self._actions, self._write = GymnasiumActions.of(env.action_space)
+        self._actions, self._write = actions(env.action_space)
         box: Any = env.action_space
         self._bounds = (box.low, box.high) if isinstance(env.action_space, spaces.Box) else None
         if env.spec is not None and is_atari(env.spec):
@@ -155,7 +157,10 @@ class Predictor:
         """Check that numbers of a discrete space are in it, since networks have no input for others."""
         if not isinstance(space, spaces.Discrete) and not is_multi_discrete(space):
             return
-        given, size = np.asarray(observations), space.n if isinstance(space, spaces.Discrete) else space.nvec
+        given = np.asarray(observations)
+        if given.dtype.kind not in "biuf":
+            raise ValueError(f"observations of {self._task} must be members of {space}, got {observations!r:.80}")
+        size = space.n if isinstance(space, spaces.Discrete) else space.nvec
         inside = (given >= space.start) & (given < space.start + size) & (given % 1 == 0)
         if not inside.all():
             raise ValueError(f"observations of {self._task} must be members of {space}, got {given[~inside][0]}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from operant import doors, streams
 from operant.envs import Wrapper, wrappers
+from operant.envs.spaces import GymnasiumActions
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, InEnvironments, Numbering, env_of
@@ -198,6 +199,7 @@ class Trained(LearnedTables):
             settings.task,
             seeds=len(settings.seeds),
             wrap=self.experiment.wrap if isinstance(self.experiment, Numbering) else None,
+            actions=self.experiment.actions if isinstance(self.experiment, Numbering) else GymnasiumActions.of,
             env_kwargs=settings.env_kwargs,
             wrappers=self.wrappers,
             device=self.device,

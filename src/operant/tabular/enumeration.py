@@ -1,5 +1,6 @@
 """Indices of the members of finite spaces, for tables in any discrete Gymnasium environment."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,11 +11,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from operant import streams
+from operant import doors, streams
 from operant.envs import GymnasiumEnv
 from operant.envs.checks import needs_check
-from operant.envs.registry import changes, make_single, specified
-from operant.envs.spaces import is_dict, is_multi_discrete, members
+from operant.envs.registry import changes, from_object, make_single, specified
+from operant.envs.spaces import GymnasiumActions, is_dict, is_multi_discrete, members
+
+MOST_CELLS = 10**10
+"""Maximum number of values per seed of a table, 80 GB."""
 
 
 def size(space: gymnasium.Space[Any]) -> int:
@@ -60,17 +64,78 @@ def number(space: gymnasium.Space[Any], member: Any) -> int:
     return total
 
 
+def member(space: gymnasium.Space[Any], index: int) -> Any:
+    """Return the member of a Discrete, MultiDiscrete or MultiBinary space with an index, the inverse of `number`.
+
+    Raises:
+        ValueError: if there is no such member.
+    """
+    if not 0 <= index < size(space):
+        raise ValueError(f"{index} is not the number of a member of {space}, expected 0 to {size(space) - 1}")
+    if isinstance(space, spaces.Discrete):
+        return int(space.start) + index
+    if is_multi_discrete(space):
+        parts = np.stack(np.unravel_index(index, tuple(space.nvec.ravel()))).reshape(space.shape)
+        return (parts + space.start).astype(space.dtype)
+    bits = np.array([int(bit) for bit in f"{index:0{math.prod(space.shape or ())}b}"])
+    return bits.reshape(space.shape or ()).astype(space.dtype)
+
+
+def actions_of(space: gymnasium.Space[Any]) -> GymnasiumActions:
+    """Return the conversion of the actions of a table to a Gymnasium space.
+
+    Members of MultiDiscrete and MultiBinary spaces are numbered; others are as for networks.
+
+    """
+    if not isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return GymnasiumActions.of(space)
+
+    def write(actions: np.ndarray) -> np.ndarray:
+        return np.stack([member(space, int(action)) for action in actions])
+
+    return GymnasiumActions(spaces.Discrete(size(space)), write)
+
+
+def require_possible(states: int, actions: int, task: str) -> None:
+    """Check that a table is not absurdly large.
+
+    Raises:
+        ValueError: if it would have more than `MOST_CELLS` values per seed.
+    """
+    if states * actions > MOST_CELLS:
+        count, each = (f"{n:,}" if n < 10**6 else f"about 10^{math.log10(n):.0f}" for n in (states, actions))
+        raise ValueError(
+            f"the table of {task} would have {count} states with {each} actions each, too many to store: use an "
+            "algorithm with networks, such as dqn, or a coarser observation"
+        )
+
+
 def _parts(space: Any) -> Sequence[gymnasium.Space[Any]]:
     return list(space.spaces.values()) if is_dict(space) else list(space.spaces)
 
 
 class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """An environment with the indices of its finite observation space as observations."""
+    """An environment with the indices of its finite observation space as observations.
+
+    Actions are the indices of a MultiDiscrete or MultiBinary action space; other action spaces are unchanged.
+
+    Raises:
+        ValueError: if the observation space is infinite, or a table would be too large.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._space = env.observation_space
-        self.observation_space: spaces.Discrete = spaces.Discrete(size(env.observation_space))
+        self._space, self._acts = env.observation_space, env.action_space
+        states, actions = size(self._space), members(self._acts) or 1
+        require_possible(states, actions, str(env) if env.spec is None else env.spec.id)
+        self.observation_space: spaces.Discrete = spaces.Discrete(states)
+        self._numbered = isinstance(self._acts, spaces.MultiDiscrete | spaces.MultiBinary)
+        if self._numbered:
+            self.action_space = spaces.Discrete(actions)
+
+    def step(self, action: Any) -> Any:
+        """Take the action, or the one with this index."""
+        return super().step(member(self._acts, int(action)) if self._numbered else action)
 
     def observation(self, observation: Any) -> int:
         """Return the index of an observation.
@@ -88,7 +153,7 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def enumerated(
-    task: str,
+    task: Any,
     seeds: Sequence[int],
     *,
     rows: int = 1,
@@ -96,10 +161,10 @@ def enumerated(
     longest: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> GymnasiumEnv:
-    """Return `len(seeds) * rows` copies of a Gymnasium environment with numbered observations.
+    """Return `len(seeds) * rows` copies of a Gymnasium environment with numbered observations and actions.
 
     Args:
-        task: a Gymnasium id.
+        task: a task as for `operant.train`, such as a Gymnasium id, `"path/to/file.py:MyEnv"`, a class or a function.
         seeds: one non-negative integer per run.
         rows: N, environments per seed.
         purpose: purpose of the random numbers.
@@ -107,15 +172,18 @@ def enumerated(
         env_kwargs: parameters for the constructor of the environment.
 
     Raises:
-        ValueError: if the observation space is infinite.
+        ValueError: if the observation space is infinite, a table would be too large, or the task is none.
     """
-    spec = specified(task, env_kwargs)
+    name, own = doors.named(task), dict(env_kwargs or {})
+    if not isinstance(name, str):
+        name, own = from_object(name, own)
+    spec = specified(name, own)
 
     def make() -> gymnasium.Env[Any, Any]:
         env = Enumerated(make_single(spec))
-        own = None if env.spec is None else env.spec.max_episode_steps
-        return env if longest is None or (own is not None and own <= longest) else TimeLimit(env, longest)
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        return env if longest is None or (limit is not None and limit <= longest) else TimeLimit(env, longest)
 
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     vector = SyncVectorEnv([partial(make)] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return GymnasiumEnv(vector, row_seeds, task=task, check=needs_check(spec), changes=changes(task, spec.kwargs))
+    return GymnasiumEnv(vector, row_seeds, task=name, check=needs_check(spec), changes=changes(name, spec.kwargs))

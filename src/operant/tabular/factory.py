@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, cast, overload
 
 import gymnasium
@@ -13,6 +14,7 @@ from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
 from operant.envs.registry import changes, make_single, specified
+from operant.envs.spaces import GymnasiumActions
 from operant.envs.trial import try_wrappers
 from operant.envs.worlds.bandits import Bandit
 from operant.mdp import MDP, tables
@@ -22,7 +24,7 @@ from operant.runtime.experiment import InEnvironments
 from operant.runtime.settings import Settings
 from operant.tabular.bandit_factory import BanditExperiment, arms_of
 from operant.tabular.bandits import Arms, BanditLearner
-from operant.tabular.enumeration import Enumerated, enumerated
+from operant.tabular.enumeration import Enumerated, actions_of, enumerated
 from operant.tabular.evaluation import sampled_returns, step_limit
 from operant.tabular.exact import expected_episodes, may_compute
 from operant.tabular.learner import Player, TabularLearner
@@ -131,6 +133,11 @@ class Experiment(InEnvironments):
     def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
         """Return an environment of the task with state indices as observations."""
         return Enumerated(env)
+
+    @staticmethod
+    def actions(space: gymnasium.Space[Any]) -> GymnasiumActions:
+        """Return the conversion of the actions of the table to a space of the task."""
+        return actions_of(space)
 
     def close(self) -> None:
         """Close the learner's environments."""
@@ -389,5 +396,7 @@ def learner_for(
         raise ValueError(f"{algorithm} needs {needed} as its source, got {type(source).__name__}")
     if not isinstance(cast(object, seeds), Sequence | np.ndarray):
         raise ValueError(f"seeds must be a list of integers, such as range(3), got {seeds!r}")
+    if wrong := [seed for seed in seeds if not isinstance(cast(object, seed), Integral) or seed < 0]:
+        raise ValueError(f"seeds must be non-negative integers, such as range(3), got {wrong[0]!r}")
     config = configuration(entry, "", **values)
     return learner_kind(entry, config)(config, source, seeds=seeds, budget=budget)

@@ -19,6 +19,7 @@ from operant.state import DeclaredState, MissingError, State, all_or_nothing, lo
 from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
+from operant.tabular.enumeration import require_possible
 from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, require_ends, settle
 from operant.tensors import from_numpy
 
@@ -433,8 +434,10 @@ def _feasible(env: BatchEnv, seeds: int, given: NDArray[np.bool_] | None) -> NDA
     ):
         raise ValueError(
             f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has "
-            f"{observation_space} and {action_space}; operant.tabular.enumerated converts finite spaces"
+            f"{observation_space} and {action_space}: number finite ones by operant.tabular.enumerated(task, seeds); "
+            "others, and Tuple or Dict actions, need a wrapper, or an algorithm with networks"
         )
+    require_possible(int(observation_space.n), int(action_space.n), env.task)
     if env.rows != seeds or not env.always_valid:
         raise ValueError(
             f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
