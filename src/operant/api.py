@@ -109,7 +109,7 @@ def train(
             `"path/to/file.py:Name"` or `"package.module:Name"`.
         task: training task, such as `"CartPole-v1"`; your own environment, `"path/to/file.py:MyEnv"`, its class, a
             function that makes one (`lambda: MyEnv(size=3)`), or Gymnasium's `EnvSpec`; a text file (`.txt`) with the
-            drawing of a grid, short for `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`. For language models a
+            drawing of a grid; an `operant.mdp.MDP`, or a file with one (`.csv`, `.json`, ...). For language models a
             built-in task, a data set, or examples: a list of dictionaries or a `datasets.Dataset`. Optional if `env` or
             `dataset` is given.
         env: another name of the parameter `task`.

@@ -14,7 +14,7 @@ import torch
 from operant import catalog, doors
 from operant.catalog import names, old_names
 from operant.envs import own_files, without_episodes, wrappers
-from operant.envs.registry import from_object
+from operant.envs.registry import MODEL_TASK, from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
@@ -112,7 +112,8 @@ def given(
         run: folder of the run; None: a new one in `runs`.
 
     Raises:
-        ValueError: there is no task, there are two, or the object is not a task.
+        ValueError: there is no task, there are two, or the object or file is not a task.
+        OSError: the file of a model cannot be read.
         RuntimeError: this process may not train (`require_own_process`).
     """
     require_own_process()
@@ -124,11 +125,23 @@ def given(
         task, parameters = package(entry).stored(
             task, parameters, (Path("runs") if run is None else Path(run).parent) / "objects"
         )
+    elif _is_model(task):
+        from operant.mdp.environment import task_of  # noqa: PLC0415 - imports numba, which networks do not need
+
+        folder = (Path("runs") if run is None else Path(run).parent) / "objects"
+        task, parameters["env_kwargs"] = task_of(task, parameters.get("env_kwargs", {}), folder)
     elif task is not None and not isinstance(task, str):
         task, parameters["env_kwargs"] = from_object(task, parameters.get("env_kwargs", {}))
     if task is None:
         raise ValueError(f"operant.train({entry.name!r}) needs a task to train on; see `operant list`")
     return str(task), parameters
+
+
+def _is_model(task: Any) -> bool:
+    """Return whether a task is an `operant.mdp.MDP`, or a file with one."""
+    if isinstance(task, str):
+        return task.endswith((".csv", ".tsv", ".json", ".npz"))
+    return type(task).__module__ == "operant.mdp.model"
 
 
 def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,8 +201,10 @@ def pin(
     else:
         config, config_inputs = pinned(config)
         known = {given.path for given in inputs}
+        model = [Path(settings.env_kwargs["file"])] if settings.task == MODEL_TASK else []
         config_inputs = [
             *(Input.of("environment", file) for file in own_files(settings.task) if file not in known),
+            *(Input.of("model", file) for file in model),
             *config_inputs,
         ]
     start = [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]

@@ -138,7 +138,7 @@ def exact(
             raise ValueError(f"--faced is for board games, got a run on {trained.run.settings.task}: leave it out")
         if not predicts(trained):
             return Losses(trained, gamma)
-        own = learner.config.gamma
+        own = trained.experiment.learner.config.gamma
         if gamma not in (None, own):
             raise ValueError(f"the values of this run have the discount factor {own:g}, got --gamma {gamma:g}")
         return PredictionErrors(trained, known_model(trained))

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 ENTRY_POINTS = "operant.environments"
 """Entry-point group of unregistered environments in installed packages."""
 
+MODEL_TASK = "operant.mdp.environment:ModelEnv"
+"""Name of the environment of a model in a file, `env_kwargs["file"]`."""
+
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Keyword arguments of `gymnasium.make` itself."""
 

@@ -49,9 +49,6 @@ def read_gymnasium(env: Any, **options: Any) -> tuple[Entries, ArrayLike | None,
     Raises:
         ValueError: if the environment has no table, or an invalid one, or does not behave as its table.
     """
-    from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
-    from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
-
     if not isinstance(env, gymnasium.Env):
         instance = _made(env, options)
         try:
@@ -60,6 +57,14 @@ def read_gymnasium(env: Any, **options: Any) -> tuple[Entries, ArrayLike | None,
             instance.close()
     if options:
         raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
+    return _read(cast("gymnasium.Env[Any, Any]", env))
+
+
+def _read(env: gymnasium.Env[Any, Any]) -> tuple[Entries, ArrayLike | None, int | None]:
+    """Return what `read_gymnasium` does, of an environment."""
+    from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
+    from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
+
     if env.spec is not None and changes(env.spec.id, env.spec.kwargs):
         logger.warning(
             "%s changes with the number of steps: the model and its solution hold at the beginning of training; the "

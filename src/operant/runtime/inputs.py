@@ -304,6 +304,8 @@ def _of_function(text: str) -> tuple[str, Path | None]:
 def _moved(value: Any, before: str, now: str) -> Any:
     if isinstance(value, list):
         return [_moved(item, before, now) for item in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {name: _moved(item, before, now) for name, item in cast(dict[str, Any], value).items()}
     if isinstance(value, str) and (value == before or value.startswith(f"{before}:")):
         return now + value[len(before) :]
     return value

@@ -40,8 +40,8 @@ class Settings:
     """Name of the algorithm (see `operant list`)."""
 
     task: str
-    """Gymnasium id such as CartPole-v1, or a custom environment as path/to/file.py:MyEnv; for language models a
-    built-in task such as arithmetic, or a data set."""
+    """Gymnasium id such as CartPole-v1, a custom environment as path/to/file.py:MyEnv, the drawing of a grid (.txt) or
+    a finite model (.csv, .tsv, .json, .npz); for language models a built-in task such as arithmetic, or a data set."""
 
     seeds: tuple[int, ...] = (0,)
     """Seeds, trained in parallel: different non-negative integers. A single seed is not a reliable result: use 5 or

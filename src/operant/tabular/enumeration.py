@@ -87,7 +87,7 @@ def actions_of(space: gymnasium.Space[Any]) -> GymnasiumActions:
     Members of MultiDiscrete and MultiBinary spaces are numbered; others are as for networks.
 
     """
-    if not isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+    if not (is_multi_discrete(space) or isinstance(space, spaces.MultiBinary)):
         return GymnasiumActions.of(space)
 
     def write(actions: np.ndarray) -> np.ndarray:
