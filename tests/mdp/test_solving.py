@@ -235,7 +235,7 @@ FROZEN = MDP.from_gymnasium("FrozenLake-v1")
     [
         (
             lambda: solve("FrozenLake-v1", gamma=0.9),
-            "MDP.from_gymnasium, from_table, from_arrays or from_function",
+            "MDP.from_gymnasium, from_dict, from_table, from_arrays or from_function",
         ),
         (lambda: MDP.from_gymnasium(3), "env must be an environment or an id such as 'FrozenLake-v1', got 3"),
         (lambda: solve(FROZEN, gamma="0.9"), "gamma is '0.9', expected a number between 0 and 1"),
