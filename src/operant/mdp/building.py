@@ -61,7 +61,7 @@ def read_gymnasium(env: Any, **options: Any) -> tuple[Entries, ArrayLike | None,
 
 
 def _read(env: gymnasium.Env[Any, Any]) -> tuple[Entries, ArrayLike | None, int | None]:
-    """Return what `read_gymnasium` does, of an environment."""
+    """Return the results of `read_gymnasium` for an environment."""
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
     from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
 
