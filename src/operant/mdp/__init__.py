@@ -16,6 +16,7 @@ from operant.mdp.analysis import (
     trust_region_bound,
 )
 from operant.mdp.average import AverageSolution, relative_value_iteration
+from operant.mdp.average_evaluation import AverageEvaluation, average_policy_evaluation, stationary_distributions
 from operant.mdp.bounds import certified_bounds
 from operant.mdp.evaluation import Evaluation, policy_evaluation
 from operant.mdp.examples import random_model, slippery_grid
@@ -27,6 +28,7 @@ from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.policy_iteration import inexact_policy_iteration, modified_policy_iteration, policy_iteration
 from operant.mdp.rtdp import asynchronous_value_iteration
+from operant.mdp.simulation import Trajectory, simulate
 from operant.mdp.solution import Solution, action_values
 from operant.mdp.solving import solve
 from operant.mdp.stepwise import Step, evaluation_sweeps, steps
@@ -36,16 +38,19 @@ from operant.mdp.value_lost import ValueLost, value_lost
 
 __all__ = [
     "MDP",
+    "AverageEvaluation",
     "AverageSolution",
     "Evaluation",
     "FiniteHorizonSolution",
     "Solution",
     "Step",
     "Sweep",
+    "Trajectory",
     "ValueLost",
     "action_values",
     "advantages",
     "asynchronous_value_iteration",
+    "average_policy_evaluation",
     "backward_induction",
     "certified_bounds",
     "check_policy",
@@ -70,9 +75,11 @@ __all__ = [
     "random_model",
     "relative_value_iteration",
     "save",
+    "simulate",
     "slippery_grid",
     "softmax_policy",
     "solve",
+    "stationary_distributions",
     "steps",
     "surrogate",
     "sweeps",
