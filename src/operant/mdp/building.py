@@ -63,9 +63,8 @@ def read_gymnasium(env: Any, **options: Any) -> tuple[Entries, ArrayLike | None,
 def _read(env: gymnasium.Env[Any, Any]) -> tuple[Entries, ArrayLike | None, int | None]:
     """Return the results of `read_gymnasium` for an environment."""
     from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
-    from operant.envs.registry import changes  # noqa: PLC0415 - imports torch
 
-    if env.spec is not None and changes(env.spec.id, env.spec.kwargs):
+    if tables.changes(env):
         logger.warning(
             "%s changes with the number of steps: the model and its solution hold at the beginning of training; the "
             "keyword argument frozen_at=N gives the model after N steps",

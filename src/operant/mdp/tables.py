@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from inspect import signature
 from typing import Any, cast
 
 import gymnasium
@@ -83,6 +84,17 @@ def fault(env: gymnasium.Env[Any, Any]) -> str | None:
     if getattr(inner, "fickle_passenger", False):
         return "its fickle_passenger changes the destination, which the table leaves out"
     return None if is_trusted(env) else _disagreement(inner)
+
+
+def changes(env: gymnasium.Env[Any, Any]) -> bool:
+    """Return whether an environment changes with the number of steps: its `frozen_at` is None.
+
+    This is `operant.envs.registry.changes` for an instance, without importing torch.
+    """
+    inner: Any = env.unwrapped
+    given = {} if env.spec is None else env.spec.kwargs
+    has_parameter = "frozen_at" in signature(type(inner).__init__).parameters
+    return has_parameter and getattr(inner, "frozen_at", given.get("frozen_at")) is None
 
 
 def first_states(env: gymnasium.Env[Any, Any]) -> list[int]:
