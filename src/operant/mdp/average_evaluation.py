@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from operant.mdp import sparse
 from operant.mdp.analysis import policy_chain
-from operant.mdp.components import strong_components
+from operant.mdp.graphs import closed_components
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.validation import Floats, Ints, raise_if_any
@@ -113,14 +113,9 @@ def _endless_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.Sparse, Floats]:
 
 
 def _recurrent_classes(chain: sparse.Sparse) -> list[_Recurrent]:
-    origins, successors = chain.nonzero()
-    count, labels = strong_components(origins.astype(np.int64), successors.astype(np.int64), chain.shape[0])
-    left = np.zeros(count, np.bool_)
-    left[labels[origins[labels[origins] != labels[successors]]]] = True
-    order = np.argsort(labels, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(labels, minlength=count))[:-1])
-    closed = [states for states, leaves in zip(members, left, strict=True) if not leaves]
-    return [_recurrent(chain, states) for states in sorted(closed, key=lambda states: int(states[0]))]
+    labels, closed = closed_components(*chain.nonzero(), chain.shape[0])
+    classes = [np.flatnonzero(labels == label) for label in np.flatnonzero(closed)]
+    return [_recurrent(chain, states) for states in sorted(classes, key=lambda states: int(states[0]))]
 
 
 def _recurrent(chain: sparse.Sparse, states: Ints) -> _Recurrent:
