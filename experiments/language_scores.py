@@ -46,7 +46,7 @@ ENOUGH = 3
 RLHF_PRESETS = {
     "arithmetic": ("", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
     "countdown": ("",),
-    "reverse": ("",),
+    "reverse": ("", "ziegler", "instructgpt", "huang", "vpg"),
     "steps": ("",),
 }
 """Presets of RLHF by task."""
