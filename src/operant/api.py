@@ -126,7 +126,7 @@ def train(
             `"file.py:Curiosity"` (docs/exploration.md): each is a wrapper and, if the algorithm has `reward_channels`,
             a separate channel.
         progress: display of progress on standard error.
-        interrupted: function called after every iteration and at every step of an evaluation in environments; if it
+        interrupted: function called after every iteration and at every step of an evaluation in environments; once it
             returns True, the state is saved and training stops. Default: stop on Ctrl-C, SIGTERM or SIGUSR1, after
             saving the state (`operant.runtime.signals.saving_first`).
         report: function called with every record of metrics and every evaluation

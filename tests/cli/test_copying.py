@@ -61,6 +61,12 @@ def test_only_what_the_classes_are_like_is_added():
     ast.parse("\n".join(added))
 
 
+def test_the_task_of_the_example_fits_the_algorithm(cli, tmp_path):
+    for name, task in (("world-models", "operant/PixelCatch-v0"), ("sac", "Pendulum-v1"), ("muzero", "CartPole-v1")):
+        _, out, _ = cli("copy", name, tmp_path / f"my_{name.replace('-', '_')}.py")
+        assert out.rstrip().endswith(f" {task}")
+
+
 def test_nothing_is_overwritten(cli, tmp_path):
     path = tmp_path / "mine.py"
     status, out, _ = cli("copy", "ppo", path)

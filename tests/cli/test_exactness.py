@@ -83,6 +83,11 @@ def test_unsupported_runs_are_rejected(cli, run, spoken, table, tmp_path):
     status, _, err = cli("evaluate", tmp_path / "memory", "--exact")
     assert status == 2
     assert "are recurrent" in err
+    wrappers = {"wrappers": ["operant.envs:NoisyTV(action=1)"]}
+    trained(tmp_path / "screen", "ppo", "operant/Maze2x3-v0", budget=64, num_envs=4, num_steps=16, **wrappers)
+    status, _, err = cli("evaluate", tmp_path / "screen", "--exact")
+    assert status == 2
+    assert "NoisyTV changes what they observe" in err
     status, _, err = cli("evaluate", table, "--gamma", 0.9)
     assert status == 2
     assert "requires --exact" in err

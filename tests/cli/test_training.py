@@ -16,6 +16,7 @@ from cli.conftest import SPEAKING, TINY
 from operant import catalog
 from operant.cli.output import seed_table
 from operant.cli.training import course_fields, development, health, next_commands, updates_of
+from operant.envs.tensor.board_games import BoardGame
 from operant.runtime.course import Course, Point
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
@@ -54,7 +55,16 @@ def size(path):
 )
 def test_the_next_command_uses_a_reward_model_as_it_was_trained(algorithm, command):
     process = algorithm == "process-reward-model"
-    assert command in next_commands("runs/r", catalog.find(algorithm), "steps", process=process)
+    assert command in next_commands("runs/r", catalog.find(algorithm), process=process)
+
+
+def test_mistakes_are_counted_on_small_boards_only():
+    entry = catalog.find("alphazero")
+    small, large = (next_commands("runs/r", entry, game=BoardGame.connect_four(*size)) for size in ((5, 4), (7, 6)))
+    assert "evaluate runs/r --exact" in small
+    assert "--exact" not in large
+    assert "play runs/r" in large
+    assert "play" not in next_commands("runs/r", entry)
 
 
 def test_the_next_commands_leave_out_what_the_run_cannot_do(cli, tmp_path):

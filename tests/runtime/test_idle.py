@@ -30,6 +30,8 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle
         ),
         ("sarsa", "CliffWalking-v1", {"step_size_power": 0.7}, "step_size_power=0.7 has no effect with"),
         ("sarsa", "CliffWalking-v1", {"step_size_power": 0.7, "step_size_schedule": "visits"}, ""),
+        ("mbpo", "Pendulum-v1", {"rounds_per_iteration": 3}, "mbpo: rounds_per_iteration=3 has no effect, because"),
+        ("sac", "Pendulum-v1", {"rounds_per_iteration": 3}, ""),
         ("a2c", "CartPole-v1", {"n_step": 3}, "a2c: n_step=3 has no effect with estimator=gae"),
         ("reinforce", "CartPole-v1", {"gae_lambda": 0.5}, "gae_lambda=0.5 has no effect with advantage_kind=total"),
         (

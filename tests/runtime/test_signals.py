@@ -120,6 +120,9 @@ def test_a_handler_of_the_program_stays_in_place():
 
 
 def test_a_custom_stop_leaves_signals_unchanged():
+    answers = iter([False, True, False])
+    with saving_first(lambda: next(answers)) as stopping:
+        assert [stopping() for _ in range(4)] == [False, True, True, True]
     with saving_first(lambda: True) as stopping:
         assert stopping()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -17,16 +17,23 @@ def model(config=SMALL, seeds=(3, 5), width=2, dimensions=1):
     return LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=torch.device("cpu"))
 
 
-def filled(steps=60, seeds=2, scale=1.0):
-    """Return a replay buffer of `x' = x + (a, a²) scale`, reward 100 a, which ends if a > 0.9."""
+def filled(steps=60, seeds=2, scale=1.0, gap=None):
+    """Return a replay buffer of `x' = x + (a, a²) scale`, reward 100 a, which ends if a > 0.9.
+
+    The transition at `gap` is invalid, and has other numbers.
+    """
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(steps, seeds, 1, 2, generator=generator)
     actions = torch.rand(steps, seeds, 1, 1, generator=generator) * 2 - 1
     after = obs + torch.cat((actions, actions.square()), -1) * scale
     ended = actions[..., 0] > 0.9
     replay = Replay(seeds=seeds, rows=1, capacity=1000)
-    nothing = torch.zeros_like(ended)
-    rollout = Rollout(obs, after[-1], (), 100 * actions[..., 0], ended, nothing, after, None, {})
+    nothing, valid = torch.zeros_like(ended), None
+    if gap is not None:
+        valid = torch.ones_like(ended)
+        valid[gap] = False
+        after[gap] += 1e6
+    rollout = Rollout(obs, after[-1], (), 100 * actions[..., 0], ended, nothing, after, valid, {})
     replay.add(rollout, actions)
     return replay
 
@@ -57,6 +64,18 @@ def test_changes_and_rewards_are_normalized_apart():
     assert_close(found.moments[:, 1, 2:4], changes.std(1, correction=0))
     assert_close(found.moments[:, 1, 4], every.rewards.std(1, correction=0))
     assert found.moments[0, 1, 4] > 1e4 * found.moments[0, 1, 2]
+
+
+def test_invalid_transitions_are_neither_in_the_moments_nor_learned():
+    found, replay = model(), filled(gap=7)
+    found._normalize(replay)
+    every = replay.take(torch.arange(60).expand(2, -1), gamma=1.0)
+    rest = torch.arange(60) != 7
+    changes = (every.next_obs - every.obs)[:, rest]
+    assert_close(found.moments[:, 0, 2:4], changes.mean(1))
+    assert_close(found.moments[:, 1, 2:4], changes.std(1, correction=0))
+    found.fit(replay)
+    assert found.parameters.isfinite().all()
 
 
 def test_constant_inputs_are_divided_by_one():

@@ -27,6 +27,8 @@ def _task(entry: catalog.Algorithm) -> str:
     """Return an example task for an algorithm."""
     if entry.model == "known":
         return "operant/TicTacToe-v0"
+    if entry.package == "control" and not entry.vectors:
+        return "operant/PixelCatch-v0"
     if entry.package == "control" and "discrete" not in entry.actions:
         return "Pendulum-v1"
     return _TASKS[entry.package]

@@ -188,12 +188,18 @@ def greedy_policies(trained: "Trained", states: int) -> list[Any]:
     """Return the greedy policy of each seed: actions `[S]`, or probabilities `[S, A]` for tables with ties.
 
     Raises:
-        ValueError: the policies are recurrent.
+        ValueError: the policies are recurrent, or observe more than the state.
     """
     import numpy as np
 
     if trained.run.entry.package == "tabular":
         return list(trained.policy)
+    for wrapper in trained.wrappers:
+        if wrapper.in_evaluation and wrapper.observation_space != wrapper.env.observation_space:
+            raise ValueError(
+                f"--exact is for policies that depend only on the state, but {type(wrapper).__name__} changes what "
+                "they observe: leave it out"
+            )
     found: list[Any] = []
     for place in range(len(trained.run.settings.seeds)):
         actions, memory = trained.predict(np.arange(states), seed_index=place)

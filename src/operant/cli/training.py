@@ -24,6 +24,7 @@ from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:
     from operant.api import Trained
+    from operant.envs.tensor.board_games import BoardGame
     from operant.runtime.course import Course
     from operant.runtime.evaluation import Evaluation
     from operant.runtime.run import Run
@@ -186,7 +187,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     process = trained.run.asked().get("supervision") == "process"
-    print(f"\n{next_commands(place, entry, settings.task, process=process, shown=_can_be_shown(trained))}")
+    shown, game = _can_be_shown(trained), _game(trained)
+    print(f"\n{next_commands(place, entry, process=process, shown=shown, game=game)}")
     return status
 
 
@@ -206,6 +208,14 @@ def _acted(
     if drawn := keep_plot(trained):
         lines.append(f"A plot of the table of the first seed: {location(drawn)}")
     return "\n".join(lines)
+
+
+def _game(trained: "Trained") -> "BoardGame | None":
+    """Return the board game that a run has learned by playing against itself, if any."""
+    from operant.worlds.board_game_player import BoardGamePlayer
+
+    learner = trained.experiment.learner
+    return learner.game if isinstance(learner, BoardGamePlayer) else None
 
 
 def _can_be_shown(trained: "Trained") -> bool:
@@ -340,21 +350,21 @@ def health(trained: "Trained") -> str:
 def next_commands(
     place: str,
     entry: catalog.Algorithm | None = None,
-    task: str = "",
     *,
     process: bool = False,
     shown: bool = True,
+    game: "BoardGame | None" = None,
 ) -> str:
     """Return suggested commands for the run at `place`.
 
     Args:
         place: path of the run.
         entry: algorithm of the run. Default: one that acts in environments.
-        task: task of the run.
         process: whether a reward model scores the steps of an answer.
         shown: whether the task can be rendered; for language models, whether sampled answers have rewards.
+        game: board game that the run has learned by playing against itself.
     """
-    from operant.envs.worlds.games import BOARD_GAMES
+    from operant.envs.tensor.solved_games import MOST_BITS
 
     if entry is not None and entry.package == "tabular":
         calls = {
@@ -362,11 +372,9 @@ def next_commands(
             f"show {place}": "show its values and policy",
             f"watch {place}": "record a video",
         }
-    elif entry is not None and entry.family == "search" and task in BOARD_GAMES:
-        calls = {
-            f"evaluate {place} --exact": "count its mistakes in all positions of a small board",
-            f"play {place}": "play against it",
-        }
+    elif game is not None:
+        counted = {f"evaluate {place} --exact": "count its mistakes in all positions"}
+        calls = {**(counted if game.bits <= MOST_BITS else {}), f"play {place}": "play against it"}
     elif entry is None or entry.package != "language":
         calls = {
             f"evaluate {place}": "evaluate 100 more episodes in Gymnasium's environment",

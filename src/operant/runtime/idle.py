@@ -1,6 +1,7 @@
 """Hyperparameters without an effect: `warn_of_idle`."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from operant.catalog import Algorithm
@@ -81,11 +82,17 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             continue
         for name in condition.fields:
             value = getattr(config, name, None)
-            if hasattr(config, name) and all(value != getattr(other, name) for other in usual):
+            if _is_chosen(config, name, usual):
                 logger.warning(
                     "%s: %s=%s has no effect with %s=%s: leave it out, or set %s, for example to %s",
                     *(algorithm.name, name, value, condition.field, owner, condition.field, condition.example),
                 )
+    if hasattr(config, "model_train_freq") and _is_chosen(config, "rounds_per_iteration", usual):
+        logger.warning(
+            "%s: rounds_per_iteration=%s has no effect, because an iteration ends with the next fit of the model: "
+            "leave it out, or set model_train_freq",
+            *(algorithm.name, getattr(config, "rounds_per_iteration", None)),
+        )
     if getattr(config, "ent_coef", None) is not None and getattr(config, "target_entropy", None) is not None:
         logger.warning(
             "%s: target_entropy=%s has no effect with ent_coef=%s, which is then constant: leave out one of them",
@@ -97,3 +104,8 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             "to the number of steps with the same weights, for example to 8",
             algorithm.name,
         )
+
+
+def _is_chosen(config: Any, name: str, usual: Sequence[Any]) -> bool:
+    """Return whether a configuration has a field, with another value than the usual configurations."""
+    return hasattr(config, name) and all(getattr(config, name) != getattr(other, name) for other in usual)

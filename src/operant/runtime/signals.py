@@ -76,16 +76,28 @@ class Interruption:
 def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[[], bool]]:
     """Yield the stop condition of training: `asked` if given, otherwise whether a fatal signal was received.
 
-    The signal takes effect after the block, when the state has been saved: SIGINT raises `KeyboardInterrupt`. Signals
-    that the program handles, and other threads than the main one, are not affected.
+    Once `asked` has returned True, it is not called again, and the condition stays True. The signal takes effect after
+    the block, when the state has been saved: SIGINT raises `KeyboardInterrupt`. Signals that the program handles, and
+    other threads than the main one, are not affected.
     """
     if asked is not None:
-        yield asked
+        yield _Latch(asked)
         return
     with Interruption(unhandled_only=True) as interruption:
         yield interruption
     if interruption.received is not None:
         signal.raise_signal(interruption.received)
+
+
+class _Latch:
+    """A condition that stays True, because several parts of training check it before all of them have stopped."""
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition, self._met = condition, False
+
+    def __call__(self) -> bool:
+        self._met = self._met or self._condition()
+        return self._met
 
 
 def _handled(number: int) -> bool:

@@ -83,8 +83,8 @@ def train(
         hints: details for this warning.
         checkpoint_seconds: interval of checkpoints in seconds; one is always written at the end and at an interruption.
         seeds: number of seeds, S, for the aggregate speed. Default: from the settings of `run`; 1 without a run.
-        interrupted: function called once per iteration, such as an `operant.runtime.signals.Interruption`; if it
-            returns True, the state is saved and training stops.
+        interrupted: function called at least once per iteration, such as an `operant.runtime.signals.Interruption`; if
+            it returns True, the state is saved and training stops. From then on it must return True.
         report: function called with every record of metrics and every evaluation; it is disabled after an error.
         callbacks: callbacks (`operant.runtime.callbacks.Callback`).
         progress: display of progress on standard error.

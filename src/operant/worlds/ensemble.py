@@ -188,10 +188,10 @@ class LearnedModel(DeclaredState):
         """Compute mean and standard deviation over the replay buffer; standard deviations of 0 are set to 1."""
         every = torch.arange(replay.size, device=self.parameters.device).expand(len(self.parameters), -1)
         batch = replay.take(every, gamma=1.0)
-        columns = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
-        weights = None if batch.weights is None else batch.weights.unsqueeze(1)
-        mean = ops.weighted_mean(columns.mT, weights)
-        variance = ops.weighted_mean((columns - mean.unsqueeze(1)).square().mT, weights)
+        columns = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1).mT
+        weights = None if batch.weights is None else batch.weights.unsqueeze(1).expand_as(columns)
+        mean = ops.weighted_mean(columns, weights)
+        variance = ops.weighted_mean((columns - mean.unsqueeze(-1)).square(), weights)
         scale = variance.sqrt()
         self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))
 

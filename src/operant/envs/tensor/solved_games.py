@@ -9,6 +9,9 @@ from torch import Tensor
 from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.tensors import integers, unique
 
+MOST_BITS = 31
+"""Maximum bits of a board whose positions can be enumerated: two boards fit into an int64."""
+
 GamePolicy = Callable[[Positions], Tensor]
 """From positions `[B]` that have not ended to actions, int64 `[B]`."""
 
@@ -45,10 +48,10 @@ class SolvedGame:
     """
 
     def __init__(self, game: BoardGame) -> None:
-        if game.bits > 31:
+        if game.bits > MOST_BITS:
             raise ValueError(
                 f"a board of {game.columns} x {game.rows} cells is too large to enumerate: columns * (rows + 1) "
-                f"must be at most 31, got {game.bits}"
+                f"must be at most {MOST_BITS}, got {game.bits}"
             )
         self.game = game
         self.layers = [self._keys(game.start(1))]
