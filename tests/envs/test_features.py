@@ -142,6 +142,13 @@ def test_a_mask_alone_is_rejected():
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
+@pytest.mark.parametrize(("shape", "warned"), [((32, 32, 3), True), ((1, 16, 20), True), ((8, 8, 3), False)])
+def test_images_of_floats_are_flattened_with_a_warning(shape, warned, caplog):
+    found = Features.of(spaces.Box(0.0, 1.0, shape, np.float32), spaces.Discrete(2))
+    assert found.shape == (np.prod(shape),)
+    assert ("return bytes (uint8, bounds 0 and 255)" in caplog.text) is warned
+
+
 def test_stacked_color_images_are_flattened_with_a_warning(caplog):
     assert Features.of(box(4, 9, 9, 3), ACTIONS).shape == (972,)
     assert "shape [4, 9, 9, 3] are not images" in caplog.text

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from operant.envs.base import Tree
-from operant.envs.spaces import is_box, is_dict, is_multi_discrete, warn_of_stack
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete, warn_of_flattening
 from operant.tensors import from_numpy
 
 MASK = "action_mask"
@@ -57,7 +57,7 @@ class Features:
         """
         if is_image(space):
             return _image(space.shape or ())
-        warn_of_stack(space)
+        warn_of_flattening(space)
         masked = 0
         if is_dict(space) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)

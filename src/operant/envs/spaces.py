@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SMALLEST_IMAGE = 16
+"""Height and width of arrays of three axes from which they may be images."""
+
 
 def is_box(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Box[Any]]":
     """Return whether a space is a Box, narrowing its type."""
@@ -227,13 +230,21 @@ class ObservationFormat(NamedTuple):
         return cls(spaces.Dict({key: part.space for key, part in formats.items()}), read)
 
 
-def warn_of_stack(space: gymnasium.Space[Any]) -> None:
-    """Log a warning that bytes with four axes, such as stacked color images, are flattened to a vector."""
-    if is_box(space) and space.dtype == np.uint8 and len(space.shape) == 4:
+def warn_of_flattening(space: gymnasium.Space[Any]) -> None:
+    """Log a warning that what may be images is flattened to a vector: stacked color images, and images of floats."""
+    if not is_box(space):
+        return
+    if space.dtype == np.uint8 and len(space.shape) == 4:
         logger.warning(
             "observations of shape %s are not images, which have two or three axes, and are flattened to vectors: for "
             "convolutions, join stack and channels in a wrapper, as in [12, 84, 84]",
             list(space.shape),
+        )
+    elif space.dtype != np.uint8 and len(space.shape) == 3 and sorted(space.shape)[1] >= SMALLEST_IMAGE:
+        logger.warning(
+            "observations of shape %s and type %s are flattened to vectors: for convolutions, return bytes (uint8, "
+            "bounds 0 and 255)",
+            *(list(space.shape), space.dtype),
         )
 
 
