@@ -8,7 +8,7 @@ from operant import catalog
 from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, is_image
 from operant.envs.features import MASK
-from operant.envs.spaces import is_box, is_dict, members
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.envs.wrapper import unwrapped, wrappers
 from operant.nets import is_bounded, is_continuous
@@ -176,5 +176,6 @@ def _fits_a_table(env: BatchEnv) -> bool:
     actions, space = env.action_space, env.observation_space
     if is_dict(space) and MASK in space.spaces:
         return False
+    numbered = actions.start == 0 if isinstance(actions, spaces.Discrete) else is_multi_discrete(actions)
     count = members(space)
-    return isinstance(actions, spaces.Discrete) and actions.start == 0 and count is not None and count <= LARGEST_TABLE
+    return numbered and count is not None and count <= LARGEST_TABLE
