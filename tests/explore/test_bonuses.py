@@ -110,6 +110,34 @@ def test_a_bonus_without_novelty_is_an_error():
         env.novelty(torch.ones(2, 1, 9), torch.ones(2, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
 
 
+def paying(novelty):
+    """Return the first bonuses `[B]` of a class with this method."""
+    kind = type("Own", (Bonus,), {"novelty": lambda self, seen, actions, valid: novelty(seen)})
+    return sea(kind, rows=2).step(torch.ones(4, dtype=torch.int64)).extras["intrinsic"]
+
+
+@pytest.mark.parametrize(
+    ("novelty", "found"),
+    [
+        (lambda seen: 1.0, "got 1.0"),
+        (lambda seen: seen[..., 1].double(), r"got torch.float64 \[2, 2\]"),
+        (lambda seen: seen[..., 1].flatten(), r"got torch.float32 \[4\]"),
+    ],
+)
+def test_novelties_of_another_type_or_shape_are_errors(novelty, found):
+    message = r"Own.novelty must return a tensor \[S, N\], torch.float32 \[2, 2\], " + found
+    with pytest.raises(ValueError, match=message):
+        paying(novelty)
+
+
+def test_bonuses_that_are_nan_are_named(caplog):
+    with pytest.raises(ValueError, match="Own.novelty returned NaN or Inf for every observation"):
+        paying(lambda seen: seen[..., 1] * torch.nan)
+    bonus = paying(lambda seen: torch.tensor([[1.0, torch.nan], [2.0, torch.inf]]))
+    assert bonus.tolist() == [1.0, 0.0, 2.0, 0.0]
+    assert "the bonus Own is NaN or Inf for some observations" in caplog.text
+
+
 def test_a_base_class_of_counts_is_abstract():
     with pytest.raises(TypeError, match=r"abstract class _Visits .*place"):
         sea(_Visits)

@@ -153,3 +153,44 @@ def test_a_bonus_without_errors_is_abstract():
 
     with pytest.raises(TypeError, match=r"abstract class Unfinished .*_errors"):
         Unfinished(make("CartPole-v1", 1, [0]))
+
+
+class Dropout(Wrapper):
+    """Wrapper with one observation of a bad value, in the second row."""
+
+    value = torch.nan
+
+    def start(self, seeds):
+        self.steps = 0
+
+    def step(self, actions):
+        step, self.steps = super().step(actions), self.steps + 1
+        if self.steps == 5:
+            step.obs[1, 0] = self.value
+        return step._replace(final_obs=step.obs)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("kind", [RandomDistillation, ForwardError, InverseCuriosity])
+def test_a_bad_observation_gets_no_bonus_and_changes_no_statistics(kind, value):
+    """It is the successor of step 5 and the origin of step 6; the other row and the other seed learn on."""
+    env, clean = (made(Dropout(make("CartPole-v1", 2, SEEDS)), every=3) for made in (kind, kind))
+    env.env.value, clean.env.value = value, 0.0
+    for each in (env, clean):
+        start(each, SEEDS)
+        each.reset()
+    bonuses, others = (torch.tensor(dive(each, [0, 1] * 2 + [0])) for each in (env, clean))
+    assert all(tensor.isfinite().all() for tensor in vars(env).values() if isinstance(tensor, torch.Tensor))
+    bonuses, others = (
+        torch.cat([some, torch.tensor(dive(each, [1] + [0, 1] * 3))])
+        for some, each in ((bonuses, env), (others, clean))
+    )
+    assert bonuses.isfinite().all()
+    bad = torch.zeros_like(bonuses, dtype=torch.bool)
+    bad[4, 1] = True
+    bad[5, 1] = kind is not RandomDistillation
+    assert torch.equal(bonuses == 0, bad)
+    assert torch.equal(bonuses[:, 2:], others[:, 2:])
+    for name, tensor in env.learned.items():
+        assert tensor.isfinite().all(), name
+    assert env.scale.count.flatten().tolist() == [23 - (kind is not RandomDistillation), 24]

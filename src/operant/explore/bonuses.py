@@ -5,6 +5,7 @@ channel reads (`operant.control.reward_channels`): the critic then predicts its 
 discount. For algorithms without channels, such as DQN, `mixed` adds it to the reward.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from operant.envs.features import Features
 from operant.envs.normalize import Moments
 from operant.runtime.bounds import require
 from operant.state import State
+
+logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, UPDATE_INTERVAL = 100, 8
 """The standard deviation of returns is updated at each of the first `WARMUP_STEPS` steps, and then only at every step
@@ -54,7 +57,8 @@ class Taken(NamedTuple):
 class Bonus(Wrapper):
     """Base class of bonuses; subclasses define `novelty`, or `novelties` for all steps of a rollout together.
 
-    The bonus depends on the true successor `Step.final_obs`, also at the end of an episode. Invalid steps get 0.
+    The bonus depends on the true successor `Step.final_obs`, also at the end of an episode. Invalid steps get 0, and so
+    do observations with NaN or Inf: `novelty` sees them as zeros that are not valid.
 
     In a rollout the bonuses of all steps are computed together after the last one (see `defer`), because a few large
     operations are faster than many small ones.
@@ -87,6 +91,7 @@ class Bonus(Wrapper):
         super().__init__(env)
         self.features = Features.of(env.observation_space, env.action_space)
         self._deferred: list[tuple[Taken, Tensor]] | None = None
+        self._is_first, self._is_reported = True, False
 
     @property
     def learned(self) -> dict[str, Tensor]:
@@ -170,28 +175,64 @@ class Bonus(Wrapper):
         """Return the novelties `[T, S, N]` of several steps, and learn from them."""
         parts: list[Tensor] = []
         for step in steps:
-            parts.append(self.novelty(step.seen, step.actions, step.valid))
+            parts.append(self._checked("novelty", self.novelty(step.seen, step.actions, step.valid), self.shape))
             self.begin(step.following, step.ends)
         return torch.stack(parts)
 
+    def _checked(self, method: str, bonus: object, shape: tuple[int, ...]) -> Tensor:
+        """Return what a method of a subclass returned, if it is a float32 tensor of a shape."""
+        if isinstance(bonus, Tensor) and bonus.dtype is torch.float32 and bonus.shape == shape:
+            return bonus
+        found = f"{bonus.dtype} {[*bonus.shape]}" if isinstance(bonus, Tensor) else f"{bonus!r:.80}"
+        axes = "S, N" if len(shape) == 2 else "T, S, N"
+        raise ValueError(
+            f"{type(self).__name__}.{method} must return a tensor [{axes}], torch.float32 {[*shape]}, got {found}"
+        )
+
     def _pay(self, steps: Sequence[Taken]) -> Tensor:
-        """Return the bonuses `[T, B]` of several steps."""
-        paid = self.novelties(steps)
-        if not self.always_valid:
+        """Return the bonuses `[T, B]` of several steps; 0 for those of NaN or Inf, which are not learned from."""
+        steps, all_valid = self._without_gaps(steps)
+        paid = self._checked("novelties", self.novelties(steps), (len(steps), *self.shape))
+        finite = paid.isfinite()
+        if not bool(finite.all()):
+            self._report(finite | ~torch.stack([step.valid for step in steps]))
+            steps, all_valid = [s._replace(valid=s.valid & f) for s, f in zip(steps, finite, strict=True)], False
+        self._is_first = False
+        if not all_valid:
             paid = paid.masked_fill(~torch.stack([step.valid for step in steps]), 0.0)
         if self.gamma is not None:
-            paid = torch.stack(
-                [self._normalized(bonus, self.gamma, step.valid) for bonus, step in zip(paid, steps, strict=True)]
-            )
+            valid = [None if all_valid else step.valid for step in steps]
+            paid = torch.stack([self._normalized(*each, self.gamma) for each in zip(paid, valid, strict=True)])
         shares = 0.01 * 0.99 ** torch.arange(len(steps) - 1, -1, -1, device=self.device)
         self.recent.mul_(0.99 ** len(steps)).add_(shares @ paid.mean(-1))
         return paid.flatten(1)
 
-    def _normalized(self, bonus: Tensor, gamma: float, valid: Tensor) -> Tensor:
+    def _without_gaps(self, steps: Sequence[Taken]) -> tuple[Sequence[Taken], bool]:
+        """Return steps in which observations with NaN or Inf are zeros and invalid, and whether all are valid."""
+        if bool(torch.stack([step.seen.sum() for step in steps]).isfinite().all()):
+            return steps, self.always_valid
+        finite = [step.seen.isfinite().all(-1) for step in steps]
+        return [
+            step._replace(seen=step.seen.masked_fill(~known.unsqueeze(-1), 0.0), valid=step.valid & known)
+            for step, known in zip(steps, finite, strict=True)
+        ], False
+
+    def _report(self, finite: Tensor) -> None:
+        """Name the class whose bonuses are NaN or Inf; an error if all of the first ones are."""
+        if self._is_first and not bool(finite.any()):
+            raise ValueError(f"{type(self).__name__}.novelty returned NaN or Inf for every observation")
+        if not self._is_reported and not bool(finite.all()):
+            self._is_reported = True
+            logger.warning(
+                "the bonus %s is NaN or Inf for some observations without NaN: it counts as 0 there",
+                type(self).__name__,
+            )
+
+    def _normalized(self, bonus: Tensor, valid: Tensor | None, gamma: float) -> Tensor:
         """Divide the bonus `[S, N]` of a step by the standard deviation of its return."""
         self.returns.mul_(gamma).add_(bonus)
         if self.steps < WARMUP_STEPS or self.steps % UPDATE_INTERVAL == 0:
-            self.moments.update(self.returns, None if self.always_valid else valid)
+            self.moments.update(self.returns, valid)
             self.deviation.copy_((self.moments.variance() + 1e-8).sqrt_())
         self.steps += 1
         return (bonus / self.deviation).clamp(max=MOST)

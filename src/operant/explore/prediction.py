@@ -24,6 +24,9 @@ from operant.runtime.bounds import require
 CLIP = 5.0
 """Clip range of normalized observations (Burda et al. 2018, section 2.4)."""
 
+UNKNOWN = torch.finfo(torch.float32).max
+"""Number in the place of NaN and Inf of an observation before an action, because states must be finite."""
+
 
 def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
     """Return tensors `[S, N, ...]` of T steps as `[S, T N, ...]`."""
@@ -147,9 +150,9 @@ class _Prediction(Bonus, ABC):
         place = slice(self.waiting * rows, (self.waiting + len(steps)) * rows)
         seen = _by_seed([step.seen for step in steps])
         self.observed[:, place] = seen
-        if not self.always_valid:
-            self.counted[:, place] = _by_seed([step.valid.float() for step in steps])
+        self.counted[:, place] = _by_seed([step.valid.float() for step in steps])
         errors = self._errors(seen, steps, place).square_().mean(-1)
+        errors = errors.masked_fill_(self.counted[:, place] == 0, 0.0)
         self.waiting += len(steps)
         if self.waiting == self.every:
             self._learn()
@@ -159,7 +162,8 @@ class _Prediction(Bonus, ABC):
 
     def _scale(self) -> None:
         """Update the normalization with the observations since the last gradient step."""
-        self.scale.update(self.observed, None if self.always_valid else self.counted > 0)
+        all_valid = self.always_valid and bool(self.counted.all())
+        self.scale.update(self.observed, None if all_valid else self.counted > 0)
         self.center.copy_(self.scale.mean)
         self.factor.copy_((self.scale.variance() + 1e-8).rsqrt_())
 
@@ -219,12 +223,15 @@ class ForwardError(_Prediction):
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Store the observations of the next actions."""
-        self.last.copy_(seen)
+        self.last.copy_(seen).nan_to_num_(nan=UNKNOWN)
 
     def _errors(self, seen: Tensor, steps: Sequence[Taken], place: slice) -> Tensor:
         before = _by_seed([self.last, *(step.following for step in steps[:-1])])
-        self.last.copy_(steps[-1].following)
+        self.last.copy_(steps[-1].following).nan_to_num_(nan=UNKNOWN)
         encoded = self._encoded(torch.stack([step.actions for step in steps]))
+        gaps = ~((before.abs() < UNKNOWN).all(-1) & encoded.isfinite().all(-1))
+        self.counted[:, place].masked_fill_(gaps, 0.0)
+        before, encoded = (part.masked_fill(gaps.unsqueeze(-1), 0.0) for part in (before, encoded))
         self.before[:, place], self.taken[:, place] = before, encoded
         inputs, goals = self._predicted(self._scaled(torch.cat([before, seen], 1)), encoded)
         return self._guess(inputs) - goals
