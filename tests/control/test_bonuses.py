@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import operant
+import operant.explore
 from operant import catalog, doors
 from operant.catalog.bonuses import BONUSES
 from operant.control import configuration
@@ -15,6 +16,36 @@ def settings(algorithm="ppo", **changes):
 
 def config(algorithm, **values):
     return configuration(catalog.find(algorithm), "CartPole-v1", None, **values)
+
+
+class Own(operant.explore.Episodic):
+    """A bonus whose constructor takes none of the parameters of `Bonus`."""
+
+    weight = 2.0
+
+    def __init__(self, env, scale=1.0):
+        super().__init__(env)
+
+
+class More(Own):
+    gamma = 0.9
+
+    def __init__(self, env, **options):
+        super(Own, self).__init__(env, **options)
+
+
+def test_classes_declare_the_defaults_of_their_bonuses():
+    name = Named.of("episodic")
+    assert Named.of("operant.explore:Episodic") == name
+    assert Named.of("operant.explore:HashedCounts").wrapper() == "operant.explore:HashedCounts(gamma=0.99)"
+    own, more = Named.of(f"{__file__}:Own(scale=3.0)"), Named.of(f"{__file__}:More(episodic=False)")
+    assert (own.weight, own.is_episodic, own.gamma, own.can_mix) == (2.0, True, 0.99, False)
+    assert own.parameters == {"scale": 3.0}
+    assert (more.weight, more.is_episodic, more.gamma, more.can_mix) == (2.0, False, 0.9, True)
+    assert more.parameters == {"gamma": 0.9}
+    for built_in in BONUSES.values():
+        kind = doors.load(built_in.place, expected="a bonus")
+        assert (kind.weight, kind.episodic) == (built_in.weight, built_in.is_episodic)
 
 
 @pytest.mark.parametrize("name", BONUSES)
@@ -75,7 +106,11 @@ def test_two_bonuses_need_two_channels():
         ),
         ("ppo", "rnd(0.1)", "parameters are given by name"),
         ("ppo", "counts", "exact counts need Discrete observations"),
-        ("ppo", "rnd(breadth=3)", "the bonus rnd has no parameter 'breadth': it takes weight, channel, width, "),
+        (
+            "ppo",
+            "rnd(breadth=3)",
+            "the bonus rnd has no parameter 'breadth': it takes weight, episodic, channel, ",
+        ),
         ("dqn", "rnd(weigth=3)", r"the bonus rnd has no parameter 'weigth'; did you mean weight\?"),
         (
             "ppo",
@@ -92,6 +127,14 @@ def test_two_bonuses_need_two_channels():
         ("ppo", "hashed(bits=2.5)", "bits must be an integer, got 2.5"),
         ("ppo", "episodic(capacity=2.5)", "capacity must be an integer, got 2.5"),
         ("ppo", "rnd(weight=-1)", "the weight of the bonus rnd must be a number of at least 0, got -1"),
+        ("ppo", "rnd(episodic=1)", "episodic of the bonus rnd must be True or False, got 1"),
+        ("dqn", "rnd(episodic=True)", "dqn adds bonuses to the reward: leave episodic of .* out"),
+        (
+            "ppo",
+            "operant.envs:NoisyTV",
+            "operant.envs:NoisyTV must be a subclass of operant.explore.Bonus, which it is not; --wrapper takes",
+        ),
+        ("dqn", f"{__file__}:Own", "dqn adds bonuses to the reward, so __init__ of .*:Own must take mixed"),
         ("q-learning", "rnd", "q-learning takes no bonus, leave it out; deep control does, such as ppo and dqn"),
     ],
 )

@@ -131,11 +131,25 @@ def test_novelties_of_another_type_or_shape_are_errors(novelty, found):
 
 
 def test_bonuses_that_are_nan_are_named(caplog):
-    with pytest.raises(ValueError, match="Own.novelty returned NaN or Inf for every observation"):
+    with pytest.raises(ValueError, match=r"Own.novelty returned NaN or Inf for every observation"):
         paying(lambda seen: seen[..., 1] * torch.nan)
     bonus = paying(lambda seen: torch.tensor([[1.0, torch.nan], [2.0, torch.inf]]))
     assert bonus.tolist() == [1.0, 0.0, 2.0, 0.0]
     assert "the bonus Own is NaN or Inf for some observations" in caplog.text
+
+
+def test_a_bonus_that_nothing_reads_causes_a_warning(caplog):
+    """A channel reads it, or it is in the reward; other channels and algorithms without any do not read it."""
+    for env, config in (
+        (sea(Counts), PPOConfig(reward_channels={"intrinsic": {}})),
+        (sea(Counts, mixed=0.5), DQNConfig()),
+    ):
+        env.check_config(config)
+    assert not caplog.text
+    for config in (PPOConfig(reward_channels={"reward": {}}), PPOConfig(), DQNConfig()):
+        caplog.clear()
+        sea(Counts).check_config(config)
+        assert "the bonus Counts has no effect: it is not added to the reward (mixed=0)" in caplog.text
 
 
 def test_a_base_class_of_counts_is_abstract():

@@ -6,15 +6,20 @@ from inspect import signature
 from typing import Any, TypeVar
 
 from operant import doors
-from operant.catalog.bonuses import BONUSES, ENTRY_POINTS, WEIGHT
+from operant.catalog.bonuses import BONUSES, ENTRY_POINTS
 from operant.catalog.names import suggest
 from operant.control.reward_channels import REWARD
 from operant.runtime.settings import Settings
 
 C = TypeVar("C")
 
+EXPECTED = "a subclass of operant.explore.Bonus"
+
 GAMMA = 0.99
-"""Default discount of the return of a bonus."""
+"""Discount of the return of a bonus that is not divided by the deviation of its return."""
+
+BASE = "operant.explore:Bonus"
+"""Base class of bonuses; by name, because its package imports this one."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Named:
         gamma: discount of its return.
         is_episodic: whether its return ends with the episode.
         parameters: parameters of the class.
+        can_mix: whether the class takes `mixed`.
     """
 
     place: str
@@ -36,13 +42,14 @@ class Named:
     gamma: float
     is_episodic: bool
     parameters: Mapping[str, Any]
+    can_mix: bool
 
     @classmethod
     def of(cls, text: str) -> "Named":
         """Parse a name of `operant.catalog.bonuses`, of an entry point, or `file.py:Name`, with or without parameters.
 
         Raises:
-            ValueError: if there is no such bonus.
+            ValueError: if there is no such bonus, or a parameter is wrong.
         """
         call = doors.Call.of(text)
         allowed = doors.choices(BONUSES, call.name, ENTRY_POINTS, "a custom class, path/to/file.py:Name")
@@ -50,20 +57,31 @@ class Named:
             raise ValueError(f"bonus must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {call.name!r}")
         built_in = BONUSES.get(call.name)
         place = built_in.place if built_in else call.name
+        kind: type[Any] = doors.load(place, expected=EXPECTED, group=ENTRY_POINTS)
         if not doors.is_name(place):
-            place = doors.name_of(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS))
-        parameters: dict[str, Any] = {**({"gamma": GAMMA} if built_in else {}), **call.parameters}
-        weight = parameters.pop("weight", built_in.weight if built_in else WEIGHT)
+            place = doors.name_of(kind)
+        if not (isinstance(kind, type) and issubclass(kind, doors.load(BASE, expected=EXPECTED))):  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
+            raise ValueError(f"the bonus {call.name} must be {EXPECTED}, which it is not; --wrapper takes wrappers")
+        known = signature(kind).parameters
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        default = {"gamma": kind.gamma} if takes_all or "gamma" in known else {}
+        parameters: dict[str, Any] = {**default, **call.parameters}
+        weight, is_episodic = parameters.pop("weight", kind.weight), parameters.pop("episodic", kind.episodic)
         if not isinstance(weight, int | float) or not weight >= 0:
             raise ValueError(f"the weight of the bonus {call.name} must be a number of at least 0, got {weight!r}")
-        _check(call.name, place, parameters)
+        if not isinstance(is_episodic, bool):
+            raise ValueError(f"episodic of the bonus {call.name} must be True or False, got {is_episodic!r}")
+        if not takes_all:
+            _check(call.name, [key for key in known if key not in ("env", "mixed")], parameters)
+        gamma = parameters.get("gamma", kind.gamma)
         return cls(
             place=place,
             weight=weight,
             channel=parameters.get("channel", "intrinsic"),
-            gamma=GAMMA if parameters.get("gamma") is None else parameters["gamma"],
-            is_episodic=bool(built_in and built_in.is_episodic),
+            gamma=GAMMA if gamma is None else gamma,
+            is_episodic=is_episodic,
             parameters=parameters,
+            can_mix=takes_all or "mixed" in known,
         )
 
     def wrapper(self, **more: Any) -> str:
@@ -72,12 +90,10 @@ class Named:
         return f"{self.place}({values})"
 
 
-def _check(name: str, place: str, parameters: Mapping[str, Any]) -> None:
+def _check(name: str, taken: Iterable[str], parameters: Mapping[str, Any]) -> None:
     """Check that the class of a bonus has these parameters."""
-    taken = signature(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS)).parameters
-    known = ["weight", *(key for key in taken if key not in ("env", "mixed"))]
-    free = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-    for wrong in () if free else sorted(parameters.keys() - known):
+    known = ["weight", "episodic", *taken]
+    for wrong in sorted(parameters.keys() - known):
         near = suggest(wrong, known)
         meant = f"; did you mean {near.name}?" if near else f": it takes {', '.join(known)}"
         raise ValueError(f"the bonus {name} has no parameter {wrong!r}{meant}")
@@ -95,11 +111,13 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
         texts: the bonuses (see `Named.of`).
 
     Raises:
-        ValueError: if there is no such bonus, two have the same channel, or one has that of the task's reward.
+        ValueError: if there is no such bonus, two have the same channel, one has that of the task's reward, or a
+            bonus cannot be added to the reward.
     """
     has_channels = "reward_channels" in {field.name for field in fields(config)}  # pyright: ignore[reportArgumentType]
     channels: set[str] = set()
-    for bonus in map(Named.of, texts):
+    for text in texts:
+        bonus = Named.of(text)
         if bonus.channel == REWARD:
             raise ValueError(
                 f"channel={REWARD!r} of a bonus is the channel of the task's reward: leave it out, or choose another "
@@ -110,6 +128,13 @@ def with_bonuses(settings: Settings, config: C, texts: Iterable[str]) -> tuple[S
         channels.add(bonus.channel)
         if has_channels:
             config = _with_channel(config, bonus)
+        elif "episodic" in doors.Call.of(text).parameters:
+            raise ValueError(f"{settings.algorithm} adds bonuses to the reward: leave episodic of {bonus.place} out")
+        elif not bonus.can_mix:
+            raise ValueError(
+                f"{settings.algorithm} adds bonuses to the reward, so __init__ of {bonus.place} must take mixed: let "
+                "it take **options, and pass them on by super().__init__(env, **options)"
+            )
         wrapper = bonus.wrapper() if has_channels else bonus.wrapper(mixed=bonus.weight)
         settings = replace(settings, wrappers=(*settings.wrappers, wrapper))
     return settings, config

@@ -9,13 +9,14 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from operant import streams
+from operant.catalog.bonuses import LASTING_WEIGHT, WEIGHT
 from operant.envs import BatchEnv, Step, Tree, Wrapper
 from operant.envs.features import Features
 from operant.envs.normalize import Moments
@@ -73,6 +74,9 @@ class Bonus(Wrapper):
     Attributes:
         shape: `(S, N)`.
         features: conversion of observations to a vector or an image.
+        weight: of a class, the default weight of `--bonus`, relative to the environment's reward.
+        episodic: of a class, whether its return ends with the episode, for `--bonus` with reward channels.
+        gamma: of a class, the default discount of `--bonus`.
 
     Raises:
         TypeError: if the subclass defines neither `novelty` nor `novelties`.
@@ -80,6 +84,9 @@ class Bonus(Wrapper):
 
     STATE = ("moments", "returns", "recent", "deviation", "steps")
     in_evaluation = False
+    weight: ClassVar[float] = WEIGHT
+    episodic: ClassVar[bool] = False
+    gamma: float | None = 0.99
 
     def __init__(
         self, env: BatchEnv, channel: str = CHANNEL, *, mixed: float = 0.0, gamma: float | None = None
@@ -92,6 +99,16 @@ class Bonus(Wrapper):
         self.features = Features.of(env.observation_space, env.action_space)
         self._deferred: list[tuple[Taken, Tensor]] | None = None
         self._is_first, self._is_reported = True, False
+
+    def check_config(self, config: object) -> None:
+        """Log a warning if no reward channel of the algorithm reads the bonus, and it is not in the reward."""
+        if self.mixed or self.channel in (getattr(config, "reward_channels", None) or ()):
+            return
+        logger.warning(
+            "the bonus %s has no effect: it is not added to the reward (mixed=0), and the algorithm has no reward "
+            "channel %r; pass it with --bonus in the place of --wrapper",
+            *(type(self).__name__, self.channel),
+        )
 
     @property
     def learned(self) -> dict[str, Tensor]:
@@ -351,6 +368,8 @@ class Episodic(Bonus):
     """
 
     STATE = (*Bonus.STATE, "memory", "known")
+    weight = LASTING_WEIGHT
+    episodic = True
 
     def __init__(
         self,
