@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gymnasium import spaces
 from torch.nn.functional import cross_entropy, mse_loss
 
 from operant.envs import Wrapper, make, start
@@ -88,6 +89,7 @@ def test_the_features_of_the_inverse_model_are_those_that_autograd_finds(task, l
     for seed in range(2):
         features, inverse = (part[seed].clone().requires_grad_() for part in first)
         actions = torch.cat([step.view(2, 2, *step.shape[1:])[seed] for step in chosen])
+        actions = actions if loss is cross_entropy else actions / 2  # the torque is in [-2, 2]
         both = torch.cat([naive(features, (seen, 8, 3), obs[seed]) for obs in pairs], -1)
         guess = naive(inverse, (6, 8, width), both)
         optimizer = torch.optim.Adam([features, inverse], lr=1e-3)
@@ -194,3 +196,59 @@ def test_a_bad_observation_gets_no_bonus_and_changes_no_statistics(kind, value):
     for name, tensor in env.learned.items():
         assert tensor.isfinite().all(), name
     assert env.scale.count.flatten().tolist() == [23 - (kind is not RandomDistillation), 24]
+
+
+class Units(Wrapper):
+    """Wrapper with a torque between two bounds, in the place of [-2, 2]."""
+
+    low, high = -1000.0, 3000.0
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = spaces.Box(self.low, self.high, (1,))
+
+    def step(self, actions):
+        return super().step((actions - 1000) / 1000)
+
+
+@pytest.mark.parametrize("kind", [ForwardError, InverseCuriosity])
+def test_bonuses_do_not_depend_on_the_units_of_actions(kind):
+    env, other = kind(make("Pendulum-v1", 2, SEEDS)), kind(Units(make("Pendulum-v1", 2, SEEDS)))
+    for each in (env, other):
+        start(each, SEEDS)
+        each.reset()
+    for n in range(20):
+        torque = torch.tensor([[1.0], [-2.0], [0.5], [0.25]]) * (-1) ** n
+        bonuses = (each.step(actions) for each, actions in ((env, torque), (other, torque * 1000 + 1000)))
+        one, two = (step.extras["intrinsic"] for step in bonuses)
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-5)
+
+
+class Choices(Wrapper):
+    """Wrapper with several choices, the first of which is the action."""
+
+    def __init__(self, env, space):
+        super().__init__(env)
+        self.action_space = space
+
+    def step(self, actions):
+        return super().step((actions.flatten(1)[:, 0] > 0).long())
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "expected"),
+    [
+        (spaces.MultiDiscrete([3, 2], start=[1, 0]), [[3, 0], [1, 1]], [[0, 0, 1, 1, 0], [1, 0, 0, 0, 1]]),
+        (spaces.MultiBinary(2), [[1, 0], [0, 0]], [[0, 1, 1, 0], [1, 0, 1, 0]]),
+    ],
+)
+def test_every_choice_has_a_softmax_of_its_own(space, actions, expected):
+    env = InverseCuriosity(Choices(make("CartPole-v1", 1, SEEDS), space), every=1, width=4, outputs=3)
+    start(env, SEEDS)
+    env.reset()
+    env.step(torch.tensor(actions))
+    assert env.taken[:, 0].tolist() == expected
+    guess = torch.randn(2, 1, env.taken.shape[-1], requires_grad=True)
+    parts = zip(guess.split(env._units.choices, -1), env.taken.split(env._units.choices, -1), strict=True)
+    sum(cross_entropy(one.squeeze(1), other.squeeze(1), reduction="sum") for one, other in parts).backward()
+    torch.testing.assert_close(env._guess_gradient(guess.detach(), env.taken), guess.grad)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from operant import api
+from operant.control import PPOConfig
 from operant.envs import make, wrapped
 from operant.explore import Shaping, shaped
 from operant.explore.shaping import is_shaping
@@ -107,6 +108,13 @@ def test_a_discount_that_is_not_that_of_the_algorithm_is_named(gamma, said, tmp_
     api.train("ppo", "MountainCar-v0", run=tmp_path / "run", gamma=gamma, **options).close()
     message = f"gamma of the wrapper Height is 0.99, but that of the algorithm is {gamma}"
     assert (message in caplog.text) == said
+
+
+@pytest.mark.parametrize(("gamma", "channel", "said"), [(0.99, 0.9, True), (0.9, 0.99, False)])
+def test_the_discount_is_that_of_the_channel_of_the_reward(gamma, channel, said, caplog):
+    config = PPOConfig(gamma=gamma, reward_channels={"reward": {"gamma": channel}})
+    Height(make("MountainCar-v0", 3, [0])).check_config(config)
+    assert ("gamma of the wrapper Height is 0.99, but that of the algorithm is 0.9" in caplog.text) == said
 
 
 def test_names_of_shaping_wrappers():

@@ -8,18 +8,23 @@ section 5).
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from torch import Tensor
 
 from operant import streams
 from operant.envs import BatchEnv
 from operant.envs.normalize import Moments
+from operant.envs.spaces import first_member
 from operant.explore.bonuses import CHANNEL, Bonus, Taken
 from operant.nets import StackedAdam, StackedMLP
 from operant.nets.mlp import Layers
 from operant.runtime.bounds import require
+from operant.tensors import from_numpy
 
 CLIP = 5.0
 """Clip range of normalized observations (Burda et al. 2018, section 2.4)."""
@@ -32,6 +37,53 @@ def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
     """Return tensors `[S, N, ...]` of T steps as `[S, T N, ...]`."""
     together = steps if isinstance(steps, Tensor) else torch.stack(list(steps))
     return together.transpose(0, 1).flatten(1, 2)
+
+
+class _Units:
+    """Encoding of actions as inputs and targets of networks, which does not depend on their units.
+
+    Choices become one-hot vectors: one for Discrete, one per number of MultiDiscrete and MultiBinary. Numbers of a Box
+    become [-1, 1] from their lower to their upper bound; those without two bounds stay as they are.
+
+    Args:
+        space: space of one action.
+        device: device of the actions.
+
+    Attributes:
+        choices: sizes of the one-hot vectors; empty for a Box.
+        width: length of an encoded action, A.
+    """
+
+    def __init__(self, space: Space[Any], device: torch.device) -> None:
+        self.choices: list[int] = []
+        self._is_scaled = False
+        match space:
+            case spaces.Discrete():
+                self.choices = [int(space.n)]
+            case spaces.MultiDiscrete():
+                self.choices = space.nvec.ravel().tolist()
+            case spaces.MultiBinary():
+                self.choices = [2] * math.prod(space.shape)
+            case spaces.Box():
+                low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
+                bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+                middle = np.where(bounded, low + high, 0.0) / 2
+                half = np.where(bounded, high - low, 2.0) / 2
+                self._is_scaled = bool((middle != 0).any() or (half != 1).any())
+                self._middle, self._half = (from_numpy(x).float().to(device) for x in (middle, half))
+            case _:
+                pass
+        self.width = sum(self.choices) or math.prod(space.shape or ())
+        first = np.zeros(len(self.choices), np.int64) + np.ravel(first_member(space))
+        places = np.cumsum([0, *self.choices[:-1]])[: len(self.choices)] - first
+        self._places = from_numpy(places).to(device)
+
+    def encoded(self, actions: Tensor) -> Tensor:
+        """Return actions `[..., numbers]` as `[..., A]` in float32."""
+        if self.choices:
+            one_hot = torch.zeros(*actions.shape[:-1], self.width, device=actions.device)
+            return one_hot.scatter_(-1, actions.long() + self._places, 1.0)
+        return (actions.float() - self._middle) / self._half if self._is_scaled else actions.float()
 
 
 class _Prediction(Bonus, ABC):
@@ -199,6 +251,8 @@ class RandomDistillation(_Prediction):
 class ForwardError(_Prediction):
     """Curiosity: prediction of random features of the next observation from the last one and the action.
 
+    Choices are one-hot vectors, and numbers with bounds are scaled to [-1, 1].
+
     The forward model of Pathak et al. 2017 (arXiv:1705.05363) on fixed random features instead of an inverse model's
     (Burda et al. 2018, arXiv:1808.04355, section 2.1, "random features").
     """
@@ -211,15 +265,17 @@ class ForwardError(_Prediction):
         self.last = torch.zeros(*self.shape, math.prod(self.features.shape), device=self.device)
         self.before = torch.zeros_like(self.observed)
         self.taken = torch.zeros(*self.before.shape[:2], self._action_width, device=self.device)
-        self._one_hot = torch.eye(self._action_width, device=self.device)
 
     def _inputs(self) -> int:
         return math.prod(self.features.shape) + self._action_width
 
     @property
     def _action_width(self) -> int:
-        space = self.action_space
-        return int(space.n) if isinstance(space, spaces.Discrete) else math.prod(space.shape or ())
+        return self._units.width
+
+    @cached_property
+    def _units(self) -> "_Units":
+        return _Units(self.action_space, self.device)
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Store the observations of the next actions."""
@@ -250,10 +306,8 @@ class ForwardError(_Prediction):
         return torch.cat([before, actions], -1), self._goals(after)
 
     def _encoded(self, actions: Tensor) -> Tensor:
-        """Return actions `[T, B, ...]` as `[S, T N, A]`, those of a finite set as one-hot vectors."""
-        if isinstance(self.action_space, spaces.Discrete):
-            actions = self._one_hot[actions - int(self.action_space.start)]
-        return _by_seed(actions.reshape(len(actions), *self.shape, -1).float())
+        """Return actions `[T, B, ...]` as `[S, T N, A]` (see `_Units`)."""
+        return _by_seed(self._units.encoded(actions.reshape(len(actions), *self.shape, -1)))
 
 
 class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
@@ -265,7 +319,7 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
 
     What differs from the paper: the features are trained only by the inverse model, as the "inverse dynamics features"
     of Burda et al. 2018 (arXiv:1808.04355, section 2.1), so that they do not favor predictable features. Continuous
-    actions use the squared error.
+    actions use the squared error; several choices have one softmax each.
     """
 
     STATE = (*ForwardError.STATE, "inverse", "inverse_optimizer", "features_optimizer")
@@ -305,6 +359,7 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
     def _guess_gradient(self, guess: Tensor, actions: Tensor) -> Tensor:
         """Return the gradient `[S, M, A]` of the cross-entropy, or of the mean squared error, of predicted actions."""
         share = (self.counted / self.counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(-1)
-        if isinstance(self.action_space, spaces.Discrete):
-            return (guess.softmax(-1) - actions) * share
+        if self._units.choices:
+            chances = [part.softmax(-1) for part in guess.split_with_sizes(self._units.choices, -1)]
+            return ((chances[0] if len(chances) == 1 else torch.cat(chances, -1)) - actions) * share
         return 2 / actions.shape[-1] * (guess - actions) * share

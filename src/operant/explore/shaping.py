@@ -8,8 +8,9 @@ the bootstrapped value of that state contains with the opposite sign.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from operant import doors, ops
+from operant.control.reward_channels import REWARD
 from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.wrapper import ENTRY_POINTS, Wrapper
 from operant.mdp.model import MDP
@@ -56,12 +58,14 @@ class Shaping(Wrapper, ABC):
 
     def check_config(self, config: object) -> None:
         """Log a warning if the algorithm has another discount than this wrapper."""
-        gamma = getattr(config, "gamma", None)
+        channels: Mapping[str, Mapping[str, Any]] = getattr(config, "reward_channels", None) or {}
+        gamma = channels.get(REWARD, {}).get("gamma", getattr(config, "gamma", None))
         if gamma is not None and gamma != self.gamma:
             logger.warning(
                 "gamma of the wrapper %s is %s, but that of the algorithm is %s, so the shaped rewards may change the "
-                "optimal policies: set both to the same value, as in --gamma %s",
+                "optimal policies: set both to the same value, as in --gamma %s%s",
                 *(type(self).__name__, self.gamma, gamma, self.gamma),
+                f", and of the reward channel {REWARD}" if "gamma" in channels.get(REWARD, {}) else "",
             )
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
