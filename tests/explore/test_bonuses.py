@@ -152,6 +152,14 @@ def test_a_bonus_that_nothing_reads_causes_a_warning(caplog):
         assert "the bonus Counts has no effect: it is not added to the reward (mixed=0)" in caplog.text
 
 
+def test_a_bonus_with_hindsight_causes_a_warning(caplog):
+    sea(Counts, mixed=0.5).check_config(DQNConfig(hindsight="future"))
+    assert caplog.messages == [
+        "relabeled transitions of hindsight lack the reward of the wrapper Counts, so their returns mix two tasks: "
+        "leave one of the two out"
+    ]
+
+
 def test_a_base_class_of_counts_is_abstract():
     with pytest.raises(TypeError, match=r"abstract class _Visits .*place"):
         sea(_Visits)

@@ -279,6 +279,27 @@ ASKED = {
 }
 
 
+def test_first_rewards_that_compute_reward_does_not_return_are_named():
+    env = make("operant/BitFlip-v0", ROWS, SEEDS, env_kwargs={"bits": 2})
+    computed = env.compute_reward
+    added = torch.tensor(5.0)
+    env.compute_reward = lambda achieved, desired: computed(achieved, desired) + added
+    memory = Experience(
+        env,
+        **ASKED
+        | {
+            "to_env": lambda actions: actions,
+            "random": lambda shape, generator: torch.randint(2, shape, generator=generator),
+        },
+    )
+    with pytest.raises(ValueError, match=r"% of the rewards of operant/BitFlip-v0 differ .*, such as -1 and 4, so"):
+        memory.explore(10)
+    added.fill_(0.0)
+    memory.explore(10)
+    added.fill_(5.0)
+    memory.explore(10)  # later rewards are not compared
+
+
 def test_unsupported_environments_are_named():
     with pytest.raises(ValueError, match="CartPole-v1 have no achieved_goal and no desired_goal: remove hindsight"):
         build(DQN, DQNConfig(learning_starts=0, hindsight="final"))

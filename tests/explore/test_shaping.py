@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant import api
-from operant.control import PPOConfig
+from operant.control import DQNConfig, PPOConfig
 from operant.envs import make, wrapped
 from operant.explore import Shaping, shaped
 from operant.explore.shaping import is_shaping
@@ -115,6 +115,11 @@ def test_the_discount_is_that_of_the_channel_of_the_reward(gamma, channel, said,
     config = PPOConfig(gamma=gamma, reward_channels={"reward": {"gamma": channel}})
     Height(make("MountainCar-v0", 3, [0])).check_config(config)
     assert ("gamma of the wrapper Height is 0.99, but that of the algorithm is 0.9" in caplog.text) == said
+
+
+def test_shaping_with_hindsight_causes_a_warning(caplog):
+    Height(make("MountainCar-v0", 3, [0])).check_config(DQNConfig(hindsight="future"))
+    assert "relabeled transitions of hindsight lack the reward of the wrapper Height" in caplog.text
 
 
 def test_names_of_shaping_wrappers():

@@ -15,7 +15,7 @@ from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Act as KeepingAct
-from operant.runtime.rollouts import Collector
+from operant.runtime.rollouts import Collector, Rollout
 from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
 from operant.runtime.transitions import Transitions
@@ -120,9 +120,11 @@ class Experience(DeclaredState):
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None
+        self._check: Callable[[Rollout], None] | None = None
         if config.hindsight != "none":
             make = doors.load(HINDSIGHT, expected="the class of the relabeling")
-            self.relabel = make(env, self.collector.features, strategy=config.hindsight, ratio=config.hindsight_ratio)
+            found = make(env, self.collector.features, strategy=config.hindsight, ratio=config.hindsight_ratio)
+            self.relabel, self._check = found, found.check
         self.episodes = EpisodeIndex(self.replay)
         self.first_streams = streams.of_seeds(seeds, "first actions", device=env.device)
         self.sample_streams = streams.of_seeds(seeds, "replay", device=env.device)
@@ -135,12 +137,15 @@ class Experience(DeclaredState):
     def collect(self, steps: int, act: Act, stacked: Callable[[], Act] | None = None) -> Metrics:
         """Take `steps` steps in every environment, store the transitions, and return the metrics of the rollout.
 
-        Transitions with NaN or Inf are dropped and counted.
+        Transitions with NaN or Inf are dropped and counted. The first rewards are those of the goals with hindsight.
 
         Args:
             steps: number of steps T.
             act: the policy.
             stacked: function that returns the policy of all shards of this process together.
+
+        Raises:
+            ValueError: if the first rewards differ from those that hindsight computes.
         """
 
         def keeping(envs: slice, act: Act = act) -> KeepingAct:
@@ -156,6 +161,8 @@ class Experience(DeclaredState):
             rollout = self.rollouts.collect(steps, keeping, together)
         else:
             rollout = self.rollouts.collect(steps, keeping(slice(None)))
+        if self._check is not None and not self.replay.filled:
+            self._check(rollout)
         rollout = replace(rollout, extras={**rollout.extras, **self.extras(steps)})
         dropped = self.replay.add(rollout, *rollout.kept)
         return {**rollout.metrics, DROPPED: dropped}

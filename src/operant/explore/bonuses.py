@@ -37,6 +37,21 @@ MOST = 10.0
 returns of the first steps are nearly equal, and their deviation can be 0."""
 
 
+def warn_of_hindsight(wrapper: Wrapper, config: object) -> None:
+    """Log a warning if hindsight relabels transitions, whose rewards lack what a wrapper adds to them.
+
+    Args:
+        wrapper: wrapper that changes rewards.
+        config: configuration of the algorithm.
+    """
+    if getattr(config, "hindsight", "none") != "none":
+        logger.warning(
+            "relabeled transitions of hindsight lack the reward of the wrapper %s, so their returns mix two tasks: "
+            "leave one of the two out",
+            type(wrapper).__name__,
+        )
+
+
 class Taken(NamedTuple):
     """A step of all environments.
 
@@ -101,7 +116,11 @@ class Bonus(Wrapper):
         self._is_first, self._is_reported = True, False
 
     def check_config(self, config: object) -> None:
-        """Log a warning if no reward channel of the algorithm reads the bonus, and it is not in the reward."""
+        """Log a warning if no reward channel of the algorithm reads the bonus, and it is not in the reward.
+
+        Log one also if hindsight relabels transitions, whose rewards then lack the bonus.
+        """
+        warn_of_hindsight(self, config)
         if self.mixed or self.channel in (getattr(config, "reward_channels", None) or ()):
             return
         logger.warning(

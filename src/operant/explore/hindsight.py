@@ -23,8 +23,13 @@ from torch import Tensor
 from operant import doors
 from operant.envs import BatchEnv, Features, goal_end, goal_reward
 from operant.envs.goals import ACHIEVED, DESIRED
+from operant.envs.wrapper import wrappers
 from operant.runtime.episode_index import EpisodeSteps
+from operant.runtime.rollouts import Rollout
 from operant.runtime.transitions import Transitions
+
+MISMATCHES = 0.1
+"""Maximum share of rewards that differ from `compute_reward`, for rounding at thresholds."""
 
 Strategy = Callable[[EpisodeSteps, Sequence[torch.Generator]], Tensor]
 """`strategy(episodes, streams) -> steps [S, M]`: the steps, from `episodes.first` to `episodes.last`, whose achieved
@@ -115,8 +120,33 @@ class Hindsight:
             raise ValueError(
                 f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals, expected [2]"
             )
+        self.task, self._is_plain = env.task, not wrappers(env)
         self.strategy = strategy_of(strategy)
         self.share = ratio / (1.0 + ratio)
+
+    def check(self, rollout: Rollout) -> None:
+        """Compare `compute_reward` with the rewards of the environment, unless wrappers may change these.
+
+        Args:
+            rollout: experience.
+
+        Raises:
+            ValueError: if more than `MISMATCHES` of the rewards differ by more than rounding.
+        """
+        if not self._is_plain:
+            return
+        pair = rollout.final_obs[..., self.achieved], rollout.obs[..., self.desired]
+        computed = self.reward(*(goals.flatten(0, 2) for goals in pair)).view(rollout.rewards.shape)
+        differs = (computed - rollout.rewards).abs() > 1e-3 * (1 + computed.abs())
+        valid = torch.ones_like(differs) if rollout.valid is None else rollout.valid
+        share = float((differs & valid).sum() / valid.sum().clamp(min=1))
+        if share > MISMATCHES:
+            first = (differs & valid).flatten().nonzero()[0]
+            raise ValueError(
+                f"{share:.0%} of the rewards of {self.task} differ from those of its compute_reward, such as "
+                f"{rollout.rewards.flatten()[first].item():g} and {computed.flatten()[first].item():g}, so relabeled "
+                "transitions would have other rewards than the task: let step return compute_reward of its goals"
+            )
 
     def __call__(self, batch: Transitions, episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Transitions:
         """Return a batch of transitions with some goals replaced, in place."""

@@ -21,6 +21,7 @@ from operant import doors, ops
 from operant.control.reward_channels import REWARD
 from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.wrapper import ENTRY_POINTS, Wrapper
+from operant.explore.bonuses import warn_of_hindsight
 from operant.mdp.model import MDP
 from operant.state import State
 from operant.tensors import from_numpy
@@ -57,7 +58,8 @@ class Shaping(Wrapper, ABC):
         """Return the potentials `[B]` of observations `[B, ...]`; not called for terminal states."""
 
     def check_config(self, config: object) -> None:
-        """Log a warning if the algorithm has another discount than this wrapper."""
+        """Log a warning if the algorithm has another discount than this wrapper, or hindsight relabels transitions."""
+        warn_of_hindsight(self, config)
         channels: Mapping[str, Mapping[str, Any]] = getattr(config, "reward_channels", None) or {}
         gamma = channels.get(REWARD, {}).get("gamma", getattr(config, "gamma", None))
         if gamma is not None and gamma != self.gamma:
