@@ -6,7 +6,7 @@ import torch
 import operant
 from operant.envs import Wrapper, make
 from operant.envs.conformance import try_once
-from operant.envs.trial import trial_of
+from operant.envs.trial import trial_of, try_wrappers
 
 TINY = {"budget": 32, "progress": "silent", "evaluate_episodes": 2}
 SMALL = {**TINY, "num_envs": 2, "num_steps": 8, "hidden_sizes": (4,)}
@@ -87,3 +87,29 @@ def test_the_trial_leaves_the_global_generator_and_the_run_as_they_are(tmp_path)
     assert torch.equal(torch.random.get_rng_state(), before)
     wrapped = operant.train("a2c", "CartPole-v1", wrappers=[Drawing], run=tmp_path / "wrapped", **SMALL)
     assert torch.equal(*(one.experiment.learner.agent.parameters for one in (plain, wrapped)))
+
+
+class Visits(Wrapper):
+    """Wrapper that counts steps in tensors, some of which are saved or private."""
+
+    STATE = (("known", "saved"),)
+
+    def start(self, seeds):
+        self.lost, self.saved, self._private, self.constant = torch.zeros(4, len(seeds)).unbind()
+
+    def step(self, actions):
+        for part in (self.lost, self.saved, self._private):
+            part.add_(1)
+        return super().step(actions)
+
+
+class Saving(Visits):
+    def state_dict(self):
+        return super().state_dict()
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Visits, 1), (Saving, 0)])
+def test_tensors_that_no_state_contains_cause_a_warning(kind, said, caplog):
+    try_wrappers(lambda: kind(make("CartPole-v1", 2, [0])), [0])
+    message = "steps change lost of the wrapper Visits, which a resumed run begins without: name it in STATE if later"
+    assert [message in text for text in caplog.messages] == [True] * said

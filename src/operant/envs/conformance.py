@@ -11,7 +11,7 @@ from torch import Tensor
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew, is_mapping
 from operant.envs.features import MASK
 from operant.envs.spaces import ActionFormat, is_dict
-from operant.envs.wrapper import for_evaluation, learned, start, unwrapped, wrappers
+from operant.envs.wrapper import Wrapper, for_evaluation, learned, start, unwrapped, wrappers
 from operant.state import State, clone
 
 _ATTRIBUTES = ("task", "rows", "observation_space", "action_space", "device", "always_valid")
@@ -53,12 +53,15 @@ def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 
         each.close()
 
 
-def try_once(env: BatchEnv, seeds: Sequence[int]) -> None:
+def try_once(env: BatchEnv, seeds: Sequence[int]) -> list[tuple[Wrapper, str]]:
     """Start environments, take one step, save their state, and check the shapes of everything.
 
     Args:
         env: environments that are used for nothing else.
         seeds: seeds of the runs.
+
+    Returns:
+        The wrappers and names of their public tensors that the step has changed and no state contains.
 
     Raises:
         ContractError: a check fails; the message describes it.
@@ -67,6 +70,7 @@ def try_once(env: BatchEnv, seeds: Sequence[int]) -> None:
     _attributes(env)
     obs = env.reset()
     _tree(env, obs, "reset()")
+    before = [(wrapper, name, part.clone()) for wrapper in wrappers(env) for name, part in _unsaved(wrapper).items()]
     if not is_mapping(obs) or MASK not in obs:  # a random action may not be allowed
         _step(env, env.step(_actions(env, 1)[0]))
     for wrapper in wrappers(env):
@@ -79,6 +83,15 @@ def try_once(env: BatchEnv, seeds: Sequence[int]) -> None:
         env.state_dict()
     except AttributeError as error:
         raise ContractError(f"its state cannot be saved, as STATE names what it does not have: {error}") from error
+    now = {wrapper: _unsaved(wrapper) for wrapper in wrappers(env)}
+    return [(wrapper, name) for wrapper, name, part in before if not _same(now[wrapper].get(name, part), part)]
+
+
+def _unsaved(wrapper: Wrapper) -> dict[str, Tensor]:
+    """Return the public tensors of a wrapper that are not in its state, by name."""
+    saved = {entry if isinstance(entry, str) else entry[1] for entry in wrapper.STATE}
+    parts = {name: part for name, part in vars(wrapper).items() if name not in saved and not name.startswith("_")}
+    return {name: part for name, part in parts.items() if isinstance(part, Tensor)}
 
 
 def _started(make: Callable[[], BatchEnv], seeds: Sequence[int]) -> BatchEnv:
