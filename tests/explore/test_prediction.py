@@ -199,7 +199,7 @@ def test_a_bad_observation_gets_no_bonus_and_changes_no_statistics(kind, value):
 
 
 class Units(Wrapper):
-    """Wrapper with a torque between two bounds, in the place of [-2, 2]."""
+    """Wrapper with a torque between two other bounds than -2 and 2."""
 
     low, high = -1000.0, 3000.0
 

@@ -113,7 +113,7 @@ class Bonus(Wrapper):
         super().__init__(env)
         self.features = Features.of(env.observation_space, env.action_space)
         self._deferred: list[tuple[Taken, Tensor]] | None = None
-        self._is_first, self._is_reported = True, False
+        self._is_first, self._is_reported, self._all_valid = True, False, False
 
     def check_config(self, config: object) -> None:
         """Log a warning if no reward channel of the algorithm reads the bonus, and it is not in the reward.
@@ -125,7 +125,7 @@ class Bonus(Wrapper):
             return
         logger.warning(
             "the bonus %s has no effect: it is not added to the reward (mixed=0), and the algorithm has no reward "
-            "channel %r; pass it with --bonus in the place of --wrapper",
+            "channel %r; pass it with --bonus instead of --wrapper",
             *(type(self).__name__, self.channel),
         )
 
@@ -216,7 +216,7 @@ class Bonus(Wrapper):
         return torch.stack(parts)
 
     def _checked(self, method: str, bonus: object, shape: tuple[int, ...]) -> Tensor:
-        """Return what a method of a subclass returned, if it is a float32 tensor of a shape."""
+        """Return the result of a method of a subclass if it is a float32 tensor of a shape."""
         if isinstance(bonus, Tensor) and bonus.dtype is torch.float32 and bonus.shape == shape:
             return bonus
         found = f"{bonus.dtype} {[*bonus.shape]}" if isinstance(bonus, Tensor) else f"{bonus!r:.80}"
@@ -228,9 +228,10 @@ class Bonus(Wrapper):
     def _pay(self, steps: Sequence[Taken]) -> Tensor:
         """Return the bonuses `[T, B]` of several steps; 0 for those of NaN or Inf, which are not learned from."""
         steps, all_valid = self._without_gaps(steps)
+        self._all_valid = all_valid
         paid = self._checked("novelties", self.novelties(steps), (len(steps), *self.shape))
-        finite = paid.isfinite()
-        if not bool(finite.all()):
+        if not math.isfinite(float(paid.sum())):  # a sum is cheaper than a test of each number
+            finite = paid.isfinite()
             self._report(finite | ~torch.stack([step.valid for step in steps]))
             steps, all_valid = [s._replace(valid=s.valid & f) for s, f in zip(steps, finite, strict=True)], False
         self._is_first = False
@@ -245,7 +246,7 @@ class Bonus(Wrapper):
 
     def _without_gaps(self, steps: Sequence[Taken]) -> tuple[Sequence[Taken], bool]:
         """Return steps in which observations with NaN or Inf are zeros and invalid, and whether all are valid."""
-        if bool(torch.stack([step.seen.sum() for step in steps]).isfinite().all()):
+        if math.isfinite(float(sum(step.seen.sum() for step in steps))):
             return steps, self.always_valid
         finite = [step.seen.isfinite().all(-1) for step in steps]
         return [

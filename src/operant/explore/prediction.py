@@ -30,7 +30,7 @@ CLIP = 5.0
 """Clip range of normalized observations (Burda et al. 2018, section 2.4)."""
 
 UNKNOWN = torch.finfo(torch.float32).max
-"""Number in the place of NaN and Inf of an observation before an action, because states must be finite."""
+"""Number that replaces NaN and Inf of an observation before an action, because states must be finite."""
 
 
 def _by_seed(steps: Sequence[Tensor] | Tensor) -> Tensor:
@@ -76,10 +76,13 @@ class _Units:
         self.width = sum(self.choices) or math.prod(space.shape or ())
         first = np.zeros(len(self.choices), np.int64) + np.ravel(first_member(space))
         places = np.cumsum([0, *self.choices[:-1]])[: len(self.choices)] - first
+        self._one_hot = torch.eye(self.width if len(self.choices) == 1 else 0, device=device)
         self._places = from_numpy(places).to(device)
 
     def encoded(self, actions: Tensor) -> Tensor:
         """Return actions `[..., numbers]` as `[..., A]` in float32."""
+        if len(self.choices) == 1:
+            return self._one_hot[(actions + self._places).squeeze(-1).long()]
         if self.choices:
             one_hot = torch.zeros(*actions.shape[:-1], self.width, device=actions.device)
             return one_hot.scatter_(-1, actions.long() + self._places, 1.0)
@@ -202,14 +205,16 @@ class _Prediction(Bonus, ABC):
         place = slice(self.waiting * rows, (self.waiting + len(steps)) * rows)
         seen = _by_seed([step.seen for step in steps])
         self.observed[:, place] = seen
-        self.counted[:, place] = _by_seed([step.valid.float() for step in steps])
+        if not self._all_valid:
+            self.counted[:, place] = _by_seed([step.valid.float() for step in steps])
         errors = self._errors(seen, steps, place).square_().mean(-1)
-        errors = errors.masked_fill_(self.counted[:, place] == 0, 0.0)
         self.waiting += len(steps)
         if self.waiting == self.every:
             self._learn()
             self._scale()
             self.waiting = 0
+            if self.always_valid:
+                self.counted.fill_(1.0)
         return errors.view(-1, len(steps), rows).transpose(0, 1)
 
     def _scale(self) -> None:
@@ -285,12 +290,15 @@ class ForwardError(_Prediction):
         before = _by_seed([self.last, *(step.following for step in steps[:-1])])
         self.last.copy_(steps[-1].following).nan_to_num_(nan=UNKNOWN)
         encoded = self._encoded(torch.stack([step.actions for step in steps]))
-        gaps = ~((before.abs() < UNKNOWN).all(-1) & encoded.isfinite().all(-1))
-        self.counted[:, place].masked_fill_(gaps, 0.0)
-        before, encoded = (part.masked_fill(gaps.unsqueeze(-1), 0.0) for part in (before, encoded))
+        gaps = None
+        if not (bool(before.abs().amax() < UNKNOWN) and math.isfinite(float(encoded.sum()))):
+            gaps = ~((before.abs() < UNKNOWN).all(-1) & encoded.isfinite().all(-1))
+            self.counted[:, place].masked_fill_(gaps, 0.0)
+            before, encoded = (part.masked_fill(gaps.unsqueeze(-1), 0.0) for part in (before, encoded))
         self.before[:, place], self.taken[:, place] = before, encoded
         inputs, goals = self._predicted(self._scaled(torch.cat([before, seen], 1)), encoded)
-        return self._guess(inputs) - goals
+        errors = self._guess(inputs) - goals
+        return errors if gaps is None else errors.masked_fill_(gaps.unsqueeze(-1), 0.0)
 
     def _examples(self) -> tuple[Tensor, Tensor]:
         return self._predicted(self._scaled(torch.cat([self.before, self.observed], 1)), self.taken)
