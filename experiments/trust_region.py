@@ -27,7 +27,7 @@ from operant.control import assemble
 from operant.control.agent import Samples
 from operant.control.trpo import TRPO
 from operant.envs import make
-from operant.experimental.vine import draw_luck, follow, vine_of
+from operant.experimental.vine import draw_noise, follow, vine_of
 from operant.runtime.settings import Settings
 
 SEEDS = range(5)
@@ -303,9 +303,9 @@ def branches(axis: Axes, claims: Claims) -> dict[str, Any]:
         plan = replace(vine_of(trpo.config), steps=steps, lam=1.0)
         samples = []
         for _ in range(REPEATS):
-            luck, other_luck = (draw_luck(agent, steps - 1) for _ in range(2))
-            one = follow(agent, plan, saved, left, luck)
-            alone, beside = (follow(agent, plan, saved, right, numbers) for numbers in (other_luck, luck))
+            noise, other_noise = (draw_noise(agent, steps - 1) for _ in range(2))
+            one = follow(agent, plan, saved, left, noise)
+            alone, beside = (follow(agent, plan, saved, right, numbers) for numbers in (other_noise, noise))
             samples.append(torch.stack((one, (one - alone) / 2, (one - beside) / 2)))
         spreads.append(torch.stack(samples).var(0).mean((1, 2)).numpy())
     path, separate, common = variances = np.array(spreads).T

@@ -179,7 +179,7 @@ def _tried(agent: Agent, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return actions, outputs.new_full((count, *outputs.shape[:2]), 1 / count)
 
 
-def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor) -> Tensor:
+def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, noise: Tensor) -> Tensor:
     """Return the λ-return of an action followed by the policy, from a saved state of the environments.
 
     Args:
@@ -187,7 +187,7 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
         vine: length, discount and λ of the branch.
         saved: state of the environments at its start.
         action: first action, `[S, N, ...]`.
-        luck: noise of the other actions, `[steps - 1, S, N, ...]`.
+        noise: noise of the other actions, `[steps - 1, S, N, ...]`.
 
     Returns:
         λ-returns `[S, N]`.
@@ -198,7 +198,7 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
     for t in range(vine.steps):
         if t:
             obs = agent.collector.encode(results[-1].obs)
-            action = agent.head.sample(networks.policy(obs), networks.free, luck[t - 1])
+            action = agent.head.sample(networks.policy(obs), networks.free, noise[t - 1])
         results.append(env.step(agent.head.to_env(action).flatten(0, 1)))
     rewards, terminated, truncated = (
         torch.stack(column).view(vine.steps, len(agent.seeds), agent.rows)
