@@ -14,7 +14,7 @@ import torch
 from operant import catalog, doors
 from operant.catalog import names, old_names
 from operant.envs import own_files, without_episodes, wrappers
-from operant.envs.registry import MODEL_TASK, from_object
+from operant.envs.registry import MODEL_SUFFIXES, MODEL_TASK, from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
@@ -120,16 +120,13 @@ def given(
     if task is not None and env is not None:
         raise ValueError(f"there are two tasks, {task} and env={env}: leave out one of them")
     task = env if task is None else task
+    objects = (Path("runs") if run is None else Path(run).parent) / "objects"
     if entry.package == "language":
-        parameters = _with_own_names(parameters)
-        task, parameters = package(entry).stored(
-            task, parameters, (Path("runs") if run is None else Path(run).parent) / "objects"
-        )
+        task, parameters = package(entry).stored(task, _with_own_names(parameters), objects)
     elif _is_model(task):
         from operant.mdp.environment import task_of  # noqa: PLC0415 - imports numba, which networks do not need
 
-        folder = (Path("runs") if run is None else Path(run).parent) / "objects"
-        task, parameters["env_kwargs"] = task_of(task, parameters.get("env_kwargs", {}), folder)
+        task, parameters["env_kwargs"] = task_of(task, parameters.get("env_kwargs", {}), objects)
     elif task is not None and not isinstance(task, str):
         task, parameters["env_kwargs"] = from_object(task, parameters.get("env_kwargs", {}))
     if task is None:
@@ -140,8 +137,8 @@ def given(
 def _is_model(task: Any) -> bool:
     """Return whether a task is an `operant.mdp.MDP`, or a file with one."""
     if isinstance(task, str):
-        return task.endswith((".csv", ".tsv", ".json", ".npz"))
-    return type(task).__module__ == "operant.mdp.model"
+        return task.endswith(MODEL_SUFFIXES)
+    return type(task).__module__ == "operant.mdp.model"  # without importing it, and numba with it
 
 
 def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:

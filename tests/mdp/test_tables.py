@@ -4,6 +4,7 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
+from chains import Chain
 from operant import mdp
 from operant.envs.grid import GridWorld
 from operant.mdp import MDP, tables
@@ -85,24 +86,6 @@ def test_steps_are_compared_with_the_table(env, reason):
         return
     with pytest.raises(ValueError, match=f"does not behave as its transition table.*{reason}"):
         MDP.from_gymnasium(env)
-
-
-class Chain(gymnasium.Env):
-    """Five states in a row that end at 4, with a table but without initial_state_distrib; each step costs 1."""
-
-    P = {s: {0: [(1.0, s + 1, -1.0, s == 3)]} for s in range(4)} | {4: {0: [(1.0, 4, 0.0, True)]}}
-    observation_space = gymnasium.spaces.Discrete(5)
-    action_space = gymnasium.spaces.Discrete(1)
-    first = (0,)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.state = int(self.np_random.choice(self.first))
-        return self.state, {}
-
-    def step(self, action):
-        self.state += 1
-        return self.state, -1.0, self.state == 4, False, {}
 
 
 def test_the_state_in_which_all_resets_start_is_the_start(caplog):

@@ -2,6 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import chains
 from operant import api, catalog, mdp
 from operant.envs import EnvError, GymnasiumEnv
 from operant.runtime.settings import Settings
@@ -124,33 +125,8 @@ def test_an_environment_that_differs_from_its_table_is_stepped(
         experiment(task, env_backend="tensor")
 
 
-STARTS = """
-import gymnasium
-
-class Chain(gymnasium.Env):
-    P = {s: {0: [(1.0, s + 1, -1.0, s == 3)]} for s in range(4)} | {4: {0: [(1.0, 4, 0.0, True)]}}
-    observation_space = gymnasium.spaces.Discrete(5)
-    action_space = gymnasium.spaces.Discrete(1)
-    first = (0,)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.state = int(self.np_random.choice(self.first))
-        return self.state, {}
-
-    def step(self, action):
-        self.state += 1
-        return self.state, -1.0, self.state == 4, False, {}
-
-class Anywhere(Chain):
-    first = (0, 0, 0, 0, 0, 0, 0, 0, 0, 2)
-"""
-
-
-def test_a_table_without_a_known_start_is_stepped(tmp_path, caplog):
-    file = tmp_path / "starts.py"
-    file.write_text(STARTS)
-    one, several = (experiment(f"{file}:{name}", budget=100) for name in ("Chain", "Anywhere"))
+def test_a_table_without_a_known_start_is_stepped(caplog):
+    one, several = (experiment(f"{chains.__file__}:{name}", budget=100) for name in ("Chain", "Anywhere"))
     assert one.mdp is not None
     assert one.evaluate(2).mean == -4.0
     assert several.mdp is None
@@ -158,7 +134,7 @@ def test_a_table_without_a_known_start_is_stepped(tmp_path, caplog):
     assert "stepped, not simulated: its episodes start in several states (0, 2)" in caplog.text
     several.close()
     with pytest.raises(ValueError, match="has no model to simulate: its episodes start"):
-        experiment(f"{file}:Anywhere", env_backend="tensor")
+        experiment(f"{chains.__file__}:Anywhere", env_backend="tensor")
 
 
 def test_evaluations_are_the_same_at_every_call_and_need_no_limit():

@@ -137,7 +137,8 @@ class Experience(DeclaredState):
     def collect(self, steps: int, act: Act, stacked: Callable[[], Act] | None = None) -> Metrics:
         """Take `steps` steps in every environment, store the transitions, and return the metrics of the rollout.
 
-        Transitions with NaN or Inf are dropped and counted. The first rewards are those of the goals with hindsight.
+        Transitions with NaN or Inf are dropped and counted. With hindsight, the first rewards are compared with the
+        computed ones.
 
         Args:
             steps: number of steps T.

@@ -27,6 +27,9 @@ ENTRY_POINTS = "operant.environments"
 MODEL_TASK = "operant.mdp.environment:ModelEnv"
 """Name of the environment of a model in a file, `env_kwargs["file"]`."""
 
+MODEL_SUFFIXES = (".json", ".npz", ".csv", ".tsv")
+"""Suffixes of files with a model; here, because `operant.mdp` imports numba."""
+
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Keyword arguments of `gymnasium.make` itself."""
 

@@ -230,7 +230,7 @@ def select(begin: int, end: int, rows: Rows, policies: tuple[Actions, Actions], 
 
 
 @compiled
-def follow(  # noqa: PLR0917
+def follow(  # noqa: PLR0917 - kernels have no keyword arguments
     begin: int, end: int, chain: Rows, terminal: NDArray[np.bool_], values: Floats, out: Floats
 ) -> Change:
     """Back up a chain from `values` to `out`; return the minimum and maximum change of non-terminal states.

@@ -10,15 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.envs import GridWorld
-from operant.envs.registry import make_single, specified
+from operant.envs.registry import MODEL_SUFFIXES, make_single, specified
 from operant.mdp.files import load
 from operant.mdp.model import MDP
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 """Suffixes of files with a model as a table."""
-
-SUFFIXES = (".json", ".npz", *TABLE_SUFFIXES)
-"""Suffixes of files with a model."""
 
 ARROWS = {"FrozenLakeEnv": "←↓→↑", "CliffWalkingEnv": "↑→↓←", "GridWorld": "↑→↓←↖↗↘↙·"}
 """Symbols of actions on maps, by class of environment; subclasses have the same ones."""
@@ -70,8 +67,8 @@ def read(
         raise ValueError(f"env_kwargs are for the environment of a task, but no task is given: {dict(env_kwargs)}")
     if file is not None:
         path = Path(file)
-        if path.suffix not in SUFFIXES:
-            raise ValueError(f"{path} has the suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        if path.suffix not in MODEL_SUFFIXES:
+            raise ValueError(f"{path} has the suffix {path.suffix!r}, expected one of {', '.join(MODEL_SUFFIXES)}")
         if path.suffix not in TABLE_SUFFIXES:
             return Mapped(path.name, load(path))
         return Mapped(path.name, MDP.from_table(path, separator=separator))

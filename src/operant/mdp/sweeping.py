@@ -35,7 +35,7 @@ def fill(rows: Rows, vectors: Vectors, heap: Heap, threshold: float) -> None:
 
 
 @compiled
-def drain(  # noqa: PLR0917
+def drain(  # noqa: PLR0917 - kernels have no keyword arguments
     rows: Rows, vectors: Vectors, predecessors: Predecessors, heap: Heap, threshold: float, limit: int
 ) -> int:
     """Back up the state with the highest priority until none is above the threshold; return the number of backups."""

@@ -12,6 +12,7 @@ from operant.envs.grid import GridWorld
 from operant.envs.registry import make_single, specified
 from operant.mdp import MDP
 from operant.runtime.trained import Trained
+from operant.tabular import value_errors
 from operant.web.playground import MOST_STATES, TOLERANCE, described, packed
 from operant.web.worlds import WORLDS
 
@@ -56,8 +57,6 @@ class Tables:
         if truth is None or self._mdp is None:
             return {"exact": None}
         if not self._learner.learns_action_values:
-            from operant.tabular import value_errors  # noqa: PLC0415 - only tables need numba
-
             gamma, followed = self._learner.config.gamma, self._learner.followed
             errors = value_errors(self._mdp, values[None], followed, gamma=gamma, truth=truth)
             largest, mean = float(errors.largest[0]), float(errors.mean[0])
