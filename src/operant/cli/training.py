@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -212,10 +213,9 @@ def _acted(
 
 def _game(trained: "Trained") -> "BoardGame | None":
     """Return the board game that a run has learned by playing against itself, if any."""
-    from operant.worlds.board_game_player import BoardGamePlayer
-
+    module = sys.modules.get("operant.worlds.board_game_player")  # imported by such learners; it compiles kernels
     learner = trained.experiment.learner
-    return learner.game if isinstance(learner, BoardGamePlayer) else None
+    return learner.game if module and isinstance(learner, module.BoardGamePlayer) else None
 
 
 def _can_be_shown(trained: "Trained") -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 
 from operant.runtime.evaluation import Evaluation
 
@@ -153,7 +152,7 @@ def _rise(rewards: Sequence[float]) -> tuple[float, float] | None:
         return None
     first, last = np.asarray(rewards[:third]), np.asarray(rewards[-third:])
     error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / third)
-    reach = float(special.stdtrit(third - 1, 0.5 + CONFIDENCE / 2)) * error
+    reach = _reach(third - 1, CONFIDENCE) * error
     means = float(first.mean()), float(last.mean())
     return means if means[1] - means[0] > reach else None
 
@@ -178,5 +177,12 @@ def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDE
         return None
     count, mean = len(differences), float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(count)
-    reach = float(special.stdtrit(count - 1, 0.5 + confidence / 2)) * error
+    reach = _reach(count - 1, confidence) * error
     return Change(mean, mean - reach, mean + reach, count)
+
+
+def _reach(freedom: int, confidence: float) -> float:
+    """Return half the width of a confidence interval, in standard errors (Student's t)."""
+    from scipy import special  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs] - slow to import; has no types
+
+    return float(special.stdtrit(freedom, 0.5 + confidence / 2))
