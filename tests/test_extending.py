@@ -19,9 +19,12 @@ PPO = {"task": "CartPole-v1", "budget": 256, "seeds": 2, **SMALL}
 GRPO = {"task": "arithmetic", "budget": 24, "prompts_per_batch": 8, "num_generations": 4, "train_examples": 32}
 SAC = {"task": "Pendulum-v1", "budget": 60, "seeds": 2, "hidden_sizes": (8,), "learning_starts": 20, "batch_size": 8}
 SAC |= {"rounds_per_iteration": 10, "buffer_size": 100, "evaluate_episodes": 1}
+GAME = {"task": "{}:misere", "budget": 96, "seeds": 2, "num_envs": 4, "num_steps": 8, "simulations": 8}
+GAME |= {"gradient_steps": 2, "batch_size": 16, "hidden_sizes": (16,), "evaluate_episodes": 2}
 RUNS = {
     "my_ppo.py": ("{}:MyPPO", PPO | {"bound": 0.5}),
     "my_advantage.py": ("grpo", GRPO | {"advantage": "{}:median", "held_out": 4, "max_completion_length": 6}),
+    "my_game.py": ("alphazero", GAME),
     "my_objects.py": ("a2c", {"task": "{}:MyEnv", "env_kwargs": {"steps": 5}, "budget": 256, "num_envs": 4}),
     "my_net.py": ("sac", SAC | {"encoder": "{}:Net"}),
     "my_actor_critic.py": ("ppo", PPO | {"network": "{}:MyActorCritic"}),

@@ -1,10 +1,13 @@
 """`operant play` and `operant evaluate --exact`: a board game against a policy, and the mistakes of the policy."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 import operant
+from operant.cli import playing
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
 from operant.runtime.metrics import read_records
@@ -50,6 +53,61 @@ def test_training_prints_the_next_commands(cli, tmp_path):
     assert "operant play" in out
 
 
+class Misere(BoardGame):
+    """A row loses."""
+
+    def outcomes(self, positions):
+        ended, values = super().outcomes(positions)
+        return ended, -values
+
+
+class Numbered(BoardGame):
+    """Its actions are no cells."""
+
+    actions = 10
+
+
+WRONG = """
+from operant.envs import BoardGame, BoardGameEnv
+
+class Wrong(BoardGame):
+    def outcomes(self, positions):
+        ended, values = super().outcomes(positions)
+        return ended, values.float()
+
+def wrong():
+    return BoardGameEnv(Wrong.tic_tac_toe())
+"""
+
+
+class Fixed:
+    """A policy that plays the first free cell."""
+
+    def reply(self, positions):
+        return (Misere.tic_tac_toe().moves(positions)[0] != 0).int().argmax()
+
+
+@pytest.mark.parametrize(
+    ("game", "moves", "last"),
+    [
+        (Misere.tic_tac_toe(), ("9", "7", "8"), "The policy wins."),  # against 1, 2, 3, after which it has lost
+        (BoardGame.tic_tac_toe(), ("5", "3", "7"), "You win."),
+        (BoardGame.tic_tac_toe(), ("4", "5", "9"), "The policy wins."),
+        (Misere.tic_tac_toe(), ("4", "5", "9"), "You win."),
+    ],
+)
+def test_the_winner_is_named(game, moves, last, monkeypatch, capsys):
+    typed(monkeypatch, *moves)
+    assert playing._game(game, Fixed(), second=False) == 0
+    assert capsys.readouterr().out.rstrip().endswith(last)
+
+
+def test_actions_that_are_no_cells_are_called_actions(monkeypatch, capsys):
+    typed(monkeypatch, "q")
+    playing._game(Numbered.tic_tac_toe(), Fixed(), second=False)
+    assert "The actions are numbered from 1 to 10" in capsys.readouterr().out
+
+
 def test_it_may_move_first(cli, run, monkeypatch):
     typed(monkeypatch, "nonsense", "0", "q")
     status, out, _ = cli("play", run, "--second", "--seed", 1)
@@ -62,6 +120,37 @@ def test_it_may_move_first(cli, run, monkeypatch):
 def test_the_input_may_end(cli, run, monkeypatch):
     typed(monkeypatch)
     assert cli("play", run)[0] == 0
+
+
+@pytest.mark.parametrize("algorithm", ["alphazero", "muzero"])
+def test_a_game_of_ones_own_is_learned_and_evaluated_by_its_rules(algorithm, cli, tmp_path):
+    """Misere tic-tac-toe has as many positions as tic-tac-toe, but other values; a changed file is an error."""
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    script = re.search(r"^```python\n(# my_game\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)[1]
+    file, run = tmp_path / "my_game.py", tmp_path / "run"
+    file.write_text(script, encoding="utf-8")
+    options = SMALL | {"num_envs": 4, "seeds": 1, "budget": 96, "evaluate_episodes": 2, "progress": "silent"}
+    learner = operant.train(algorithm, f"{file}:misere", run=run, **options).experiment.learner
+    status, out, err = cli("evaluate", run, "--exact", "--episodes", 2, "--json")
+    assert status == 0, err
+    usual, own = SolvedGame(BoardGame.tic_tac_toe()), SolvedGame(learner.game)
+    assert json.loads(out)["positions"] == [4520]
+    mistakes = json.loads(out)["mistakes"]
+    assert mistakes == [learner.certify(own, 0).mistakes]
+    assert mistakes != [learner.certify(usual, 0).mistakes]
+    assert own.action_values(own.game.start(1), 0).tolist() == [[-1, -1, -1, -1, 0, -1, -1, -1, -1]]
+    file.write_text(f"{script}# changed\n", encoding="utf-8")
+    status, _, err = cli("resume", run, "--budget", 128)
+    assert (status, f"task {file} has changed" in err) == (2, True)
+
+
+def test_wrong_rules_are_errors_before_a_run_is_created(cli, tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(WRONG, encoding="utf-8")
+    status, _, err = cli("train", "alphazero", f"{file}:wrong", "--run", tmp_path / "run", "--seeds", 1)
+    assert status == 2
+    assert "the values of Wrong.outcomes must be torch.int8, got torch.float32: convert it with .to(torch.int8)" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_runs_and_seeds_are_rejected(cli, run, tmp_path):

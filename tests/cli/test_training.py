@@ -64,6 +64,7 @@ def test_mistakes_are_counted_on_small_boards_only():
     assert "evaluate runs/r --exact" in small
     assert "--exact" not in large
     assert "play runs/r" in large
+    assert "--exact" not in next_commands("runs/r", entry, game=BoardGame(5, 5, 4, gravity=False))
     assert "play" not in next_commands("runs/r", entry)
 
 

@@ -204,7 +204,8 @@ def test_actions_for_observations_are_legal_and_those_of_the_search():
 
 def test_other_tasks_are_rejected():
     with pytest.raises(
-        ValueError, match="choose one of operant/TicTacToe-v0, operant/ConnectFour-v0; these support its actions and"
+        ValueError,
+        match=r"choose one of operant/TicTacToe-v0, operant/ConnectFour-v0, operant/MNK-v0, or a file .*; these",
     ):
         operant.train("alphazero", "CartPole-v1", budget=10, progress="silent")
     with pytest.raises(ValueError, match="must hold a batch"):

@@ -47,7 +47,8 @@ def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> in
     from operant.tensors import booleans
 
     yours = not second
-    kind = "columns" if game.gravity else "cells, row by row,"
+    numbered = {game.columns: "columns"} if game.gravity else {game.rows * game.columns: "cells, row by row,"}
+    kind = numbered.get(game.actions, "actions")
     print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q quits.\n")
     positions = game.start(1)
     while True:
@@ -55,7 +56,7 @@ def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> in
         print(f"{game.drawing(positions, **marks)}\n")
         over, value = game.outcomes(positions)
         if over:
-            print("A draw." if not value else "The policy wins." if yours else "You win.")
+            print("A draw." if not value else "You win." if yours == bool(value > 0) else "The policy wins.")
             return 0
         if yours:
             action = _read_action(booleans(game.moves(positions)[0] != 0))

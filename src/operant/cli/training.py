@@ -364,7 +364,7 @@ def next_commands(
         shown: whether the task can be rendered; for language models, whether sampled answers have rewards.
         game: board game that the run has learned by playing against itself.
     """
-    from operant.envs.tensor.solved_games import MOST_BITS
+    from operant.envs.tensor.solved_games import is_small
 
     if entry is not None and entry.package == "tabular":
         calls = {
@@ -374,7 +374,7 @@ def next_commands(
         }
     elif game is not None:
         counted = {f"evaluate {place} --exact": "count its mistakes in all positions"}
-        calls = {**(counted if game.bits <= MOST_BITS else {}), f"play {place}": "play against it"}
+        calls = {**(counted if is_small(game) else {}), f"play {place}": "play against it"}
     elif entry is None or entry.package != "language":
         calls = {
             f"evaluate {place}": "evaluate 100 more episodes in Gymnasium's environment",

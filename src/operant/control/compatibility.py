@@ -167,7 +167,11 @@ def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
         )
     if algorithm.model == "known" and rules_of(env) is None:
         games = ", ".join(BOARD_GAMES)
-        return Obstacle(f"needs the rules of a board game, got {env.task}: choose one of {games}", "")
+        return Obstacle(
+            f"needs the rules of a board game, got {env.task}: choose one of {games}, or a file with a BoardGameEnv of "
+            "your own rules",
+            "",
+        )
     return None
 
 

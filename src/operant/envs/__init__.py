@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from operant.envs.tensor import (
         TENSOR_ENVS,
         Acrobot,
+        BoardGame,
         CartPole,
         CartPoleSwingUp,
         ContinuousCartPole,
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
         MountainCarContinuous,
         Pendulum,
         TensorEnv,
+        check_board_game,
     )
     from operant.envs.worker_pool import WorkerPool
+    from operant.envs.worlds.games import BoardGameEnv
     from operant.envs.wrapper import (
         Wrapper,
         changes_observations,
@@ -54,6 +57,8 @@ __all__ = [
     "Acrobot",
     "Atari",
     "BatchEnv",
+    "BoardGame",
+    "BoardGameEnv",
     "CartPole",
     "CartPoleSwingUp",
     "ContinuousCartPole",
@@ -89,6 +94,7 @@ __all__ = [
     "begins_anew",
     "changes_observations",
     "check_batch_env",
+    "check_board_game",
     "deferring",
     "for_evaluation",
     "goal_end",
@@ -129,6 +135,7 @@ _HOMES = {
     "tensor": (
         "TENSOR_ENVS",
         "Acrobot",
+        "BoardGame",
         "CartPole",
         "CartPoleSwingUp",
         "ContinuousCartPole",
@@ -136,8 +143,10 @@ _HOMES = {
         "MountainCarContinuous",
         "Pendulum",
         "TensorEnv",
+        "check_board_game",
     ),
     "worker_pool": ("WorkerPool",),
+    "worlds.games": ("BoardGameEnv",),
     "wrapper": (
         "Wrapper",
         "changes_observations",

@@ -155,7 +155,8 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.rollout_steps = config.rollout_steps
         self.planner = Planner.of(config, actions=self.game.actions, value_range=(-1.0, 1.0))
         shape = len(seeds), config.num_envs
-        self.own, self.opponent = torch.zeros(2, *shape, dtype=torch.int64, device=env.device).unbind(0)
+        begun = self.game.start(len(seeds) * config.num_envs, env.device)
+        self.own, self.opponent = (part.reshape(shape).clone() for part in begun)
         places = len(seeds), config.buffer_size
         self.boards = torch.zeros(*places, 2, dtype=torch.int64, device=env.device)
         self.policies = torch.zeros(*places, self.game.actions, device=env.device)

@@ -1,12 +1,14 @@
 """The counts are those of the literature; values and certificates agree with plain recursion over boards of tuples."""
 
-from functools import cache
+from functools import cache, cached_property
 
 import pytest
 import torch
 
+from operant.envs import check_board_game
+from operant.envs.tensor import solved_games
 from operant.envs.tensor.board_games import BoardGame, Positions
-from operant.envs.tensor.solved_games import SolvedGame
+from operant.envs.tensor.solved_games import SolvedGame, is_small
 
 Board = tuple[int, ...]  # by cells, row by row from the bottom: 1 the player to move, -1 the opponent, 0 empty
 
@@ -120,3 +122,54 @@ def test_known_counts_and_draws(game: BoardGame, positions: int, undecided: int)
 def test_a_board_too_large_to_enumerate_is_an_error():
     with pytest.raises(ValueError, match="too large to enumerate"):
         SolvedGame(BoardGame.connect_four())
+
+
+def test_too_many_positions_to_enumerate_are_an_error(monkeypatch):
+    monkeypatch.setattr(solved_games, "MOST_MOVES", 40)
+    with pytest.raises(
+        ValueError, match=r"3 x 3 cells has too many positions .*: 9 of them .* have 72 moves, at most 40"
+    ):
+        SolvedGame(BoardGame.tic_tac_toe())
+    assert is_small(BoardGame(4, 4, 4, gravity=False))
+    assert not is_small(BoardGame(5, 5, 4, gravity=False))
+
+
+class Misere(BoardGame):
+    """A row loses."""
+
+    def outcomes(self, positions):
+        ended, values = super().outcomes(positions)
+        return ended, -values
+
+
+class Rows(BoardGame):
+    """Columns and diagonals win nothing."""
+
+    def connected(self, stones):
+        boards = self.observe(Positions(stones, torch.zeros_like(stones)))[:, 0]
+        return (boards.unfold(2, self.connect, 1).sum(-1) == self.connect).flatten(1).any(1)
+
+    @cached_property
+    def symmetries(self):
+        return super().symmetries.select(range(4))  # no rows and columns exchanged
+
+
+@pytest.mark.parametrize("game", [Misere.tic_tac_toe(), Rows.tic_tac_toe(), Misere.connect_four(3, 3, 3)], ids=str)
+def test_values_are_those_of_every_symmetric_position(game: BoardGame):
+    check_board_game(game)
+    solved = SolvedGame(game)
+    for layer, values in zip(solved.layers, solved.values, strict=True):
+        boards = game.observe(solved._positions(layer)).flatten(2)
+        for cells in game.symmetries.cells:
+            image = game.positions(boards[..., cells].view(-1, 2, game.rows, game.columns))
+            assert torch.equal(values[torch.searchsorted(layer, solved._key(image))], values)
+
+
+def test_misere_tic_tac_toe_is_a_draw():
+    """Its value is known: the first player draws by playing the center, and then opposite to the second."""
+    game = Misere.tic_tac_toe()
+    solved = SolvedGame(game)
+    assert (len(solved), solved.values[0].tolist()) == (5478, [0])
+    center = game.play(game.start(1), torch.tensor([4]))
+    assert solved.action_values(game.start(1), 0).tolist() == [[-1, -1, -1, -1, 0, -1, -1, -1, -1]]
+    assert max(solved.action_values(center, 1)[0].tolist()) == 0

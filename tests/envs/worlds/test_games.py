@@ -11,13 +11,16 @@ from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.worlds.games import CELL, EMPTY, OTHER, OWN, BoardGameEnv, rules_of
 
 
-@pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4}), ("MNK", {"columns": 4, "rows": 3, "connect": 3})],
+)
 def test_the_contracts_hold(task, options):
     check_env(gymnasium.make(f"operant/{task}-v0", **options).unwrapped, skip_render_check=True)
     check_batch_env(lambda: make(f"operant/{task}-v0", 2, (3, 5), env_kwargs=options))
 
 
-@pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0"])
+@pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0", "operant/MNK-v0"])
 def test_games_are_those_of_the_rules(task):
     """Follow random games on a board: rewards are given at the end only, and follow from the winner."""
     env, chance = gymnasium.make(task), np.random.default_rng(0)
@@ -36,7 +39,7 @@ def test_games_are_those_of_the_rules(task):
             mine, theirs = (
                 Positions(*game.positions(torch.from_numpy(obs["observation"]).unsqueeze(0)))[i] for i in (0, 1)
             )
-            won, lost = (bool(game._connected(part)) for part in (mine, theirs))
+            won, lost = (bool(game.connected(part)) for part in (mine, theirs))
             assert reward == won - lost
             assert added == 2 or over
             assert over or reward == 0
@@ -82,8 +85,37 @@ def test_images_show_the_stones():
 def test_unknown_games_are_rejected():
     with pytest.raises(ValueError, match="tic-tac-toe has 3 x 3 cells: remove columns=4"):
         BoardGameEnv("tic-tac-toe", columns=4)
-    with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):
+    with pytest.raises(
+        ValueError, match=r"game must be 'tic-tac-toe', 'connect-four', 'mnk' or the rules, .* got 'go'"
+    ):
         BoardGameEnv("go")
+    with pytest.raises(ValueError, match=r"or the rules, an instance of BoardGame such as .*, got <class"):
+        BoardGameEnv(BoardGame)
+    with pytest.raises(ValueError, match=r"connect=3, gravity=False\) has its own size: remove rows=4 and connect=4"):
+        BoardGameEnv(BoardGame.tic_tac_toe(), rows=4, connect=4)
+    for wrong in (1, 6):
+        with pytest.raises(ValueError, match=f"connect must be from 2 to 5, .* of 4 columns and 5 rows, got {wrong}"):
+            BoardGameEnv("mnk", rows=5, connect=wrong)
+
+
+def test_sizes_are_those_given():
+    rules = {("mnk", 5, 4, 3): BoardGame(5, 4, 3, gravity=False), ("connect-four", 4, 5, 3): BoardGame(4, 5, 3, True)}
+    rules |= {("connect-four",): BoardGame.connect_four(), ("mnk",): BoardGame(4, 4, 4, gravity=False)}
+    assert {given: BoardGameEnv(*given).game for given in rules} == rules
+    assert BoardGameEnv("connect-four", rows=3).game == BoardGame.connect_four(rows=3), "which was allowed before"
+
+
+class Endless(BoardGame):
+    """A full board is no end."""
+
+    def outcomes(self, positions):
+        lost = self.connected(positions.opponent)
+        return lost, -lost.to(torch.int8)
+
+
+def test_wrong_rules_are_errors_when_the_environment_is_created():
+    with pytest.raises(ValueError, match="Endless: a game must end where no action is legal"):
+        BoardGameEnv(Endless.tic_tac_toe())
 
 
 def test_the_last_image_of_a_won_game_has_the_colors_of_the_others():
@@ -103,10 +135,31 @@ def test_the_last_image_of_a_won_game_has_the_colors_of_the_others():
     assert (images["rgb_array"][CELL // 2, CELL // 2] == OWN).all()
 
 
+OWN_GAME = """
+from operant.envs import BoardGame, BoardGameEnv
+
+def small(rows):
+    return BoardGameEnv(BoardGame.connect_four(4, rows))
+"""
+
+
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_the_rules_of_an_environment_are_known_in_every_process(vectorization):
-    env = make("operant/ConnectFour-v0", 1, (0,), env_kwargs={"columns": 4, "rows": 3}, vectorization=vectorization)
+@pytest.mark.parametrize("task", ["operant/ConnectFour-v0", "own"])
+def test_the_rules_of_an_environment_are_known_in_every_process(task, vectorization, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_GAME)
+    options = {"columns": 4, "rows": 3} if task != "own" else {"rows": 3}
+    task = f"{tmp_path / 'own.py'}:small" if task == "own" else task
+    env = make(task, 1, (0,), env_kwargs=options, vectorization=vectorization)
     try:
         assert rules_of(env) == BoardGame.connect_four(4, 3)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_other_environments_have_no_rules(vectorization):
+    env = make("FrozenLake-v1", 1, (0,), vectorization=vectorization)
+    try:
+        assert rules_of(env) is None
     finally:
         env.close()

@@ -1,5 +1,6 @@
 """Batched environments with their states in one tensor."""
 
+from operant.envs.tensor.board_game_checks import check_board_game
 from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.tensor.cart_pole import CART_POLES, CartPoleSwingUp, ContinuousCartPole
 from operant.envs.tensor.classic import (
@@ -40,4 +41,5 @@ __all__ = [
     "Reach",
     "SolvedGame",
     "TensorEnv",
+    "check_board_game",
 ]

@@ -1,10 +1,13 @@
-"""Two-player games won by a row of stones: tic-tac-toe and Connect Four of any size, batched, on any device.
+"""Two-player games in which every move adds a stone: m,n,k-games and Connect Four of any size, batched, on any device.
 
 A position is two bit boards: the stones of the player to move, and those of the opponent. So every position is seen by
 the player to move, and one network can play both sides. Cell `(row, column)` is bit `column * (rows + 1) + row`; the
 bit above each column stays empty, which separates the columns.
+
+Subclasses of `BoardGame` have other rules; `operant.envs.check_board_game` checks them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -42,10 +45,29 @@ class Symmetries(NamedTuple):
     actions: Tensor
     inputs: Tensor
 
+    @classmethod
+    def of(cls, cells: Tensor, actions: Tensor) -> Self:
+        """Return symmetries by their effect on cells and actions.
+
+        Args:
+            cells: int64 `[G, rows * columns]`; the first symmetry is the identity.
+            actions: int64 `[G, A]`.
+        """
+        count = cells.shape[1]
+        return cls(cells, actions, torch.cat((cells, count + cells, 2 * count + actions), 1))
+
+    def select(self, kept: Sequence[int]) -> "Symmetries":
+        """Return some of the symmetries, by their indices; `[0]` is the identity alone."""
+        return Symmetries(*(part[list(kept)] for part in self))
+
 
 @dataclass(frozen=True)
 class BoardGame:
     """A zero-sum game in which `connect` stones in a row, a column or a diagonal win, and a full board is a draw.
+
+    A subclass with other rules overrides `outcomes`, which ends games, `moves`, if each adds one stone of the player to
+    move, with `actions` if their number differs, `start`, and `symmetries` if not all of them hold. These depend only
+    on the stones, and are computed for a batch of positions on any device.
 
     Attributes:
         columns: Width of the board.
@@ -75,9 +97,9 @@ class BoardGame:
         return cls(columns=3, rows=3, connect=3, gravity=False)
 
     @classmethod
-    def connect_four(cls, columns: int = 7, rows: int = 6) -> Self:
-        """Four in a row; stones fall."""
-        return cls(columns=columns, rows=rows, connect=4, gravity=True)
+    def connect_four(cls, columns: int = 7, rows: int = 6, connect: int = 4) -> Self:
+        """Four in a row, or another number; stones fall."""
+        return cls(columns=columns, rows=rows, connect=connect, gravity=True)
 
     @property
     def bits(self) -> int:
@@ -90,14 +112,18 @@ class BoardGame:
         return self.columns if self.gravity else self.columns * self.rows
 
     @cached_property
-    def _cells(self) -> Tensor:
-        """The bit of each cell, int64 `[rows, columns]`."""
+    def cell_bits(self) -> Tensor:
+        """The bit of each cell, int64 `[rows, columns]`, on the CPU."""
         row, column = torch.meshgrid(torch.arange(self.rows), torch.arange(self.columns), indexing="ij")
         return torch.ones((), dtype=torch.int64) << (column * (self.rows + 1) + row)
 
     @cached_property
     def symmetries(self) -> Symmetries:
-        """The symmetries of the board: 8 of a square, 4 of a rectangle, 2 where stones fall."""
+        """The symmetries of the board: 8 of a square, 4 of a rectangle, 2 where stones fall.
+
+        In their order: the identity, left and right exchanged; where stones do not fall, both with up and down
+        exchanged, too; on a square, these four with rows and columns exchanged.
+        """
         board = torch.arange(self.rows * self.columns).view(self.rows, self.columns)
         turned = [board, board.flip(1)]
         if not self.gravity:
@@ -105,8 +131,7 @@ class BoardGame:
             turned += [part.T for part in turned] if self.rows == self.columns else []
         cells = torch.stack([part.flatten() for part in turned])
         actions = cells[:, : self.columns] if self.gravity else cells
-        inputs = torch.cat((cells, len(cells[0]) + cells, 2 * len(cells[0]) + actions), 1)
-        return Symmetries(cells, actions, inputs)
+        return Symmetries.of(cells, actions)
 
     def start(self, batch: int, device: torch.device | str = "cpu") -> Positions:
         """Return `batch` empty boards."""
@@ -115,10 +140,10 @@ class BoardGame:
     def moves(self, positions: Positions) -> Tensor:
         """Return the bit that each action sets, 0 where it is not legal: int64 `[B, A]`.
 
-        Ends of the game are not checked here: see `outcomes`.
+        Ends of the game are not checked here: see `outcomes`. Where the game has not ended, an action must be legal.
         """
         stones = (positions.own | positions.opponent)[:, None]
-        cells = self._cells.to(stones.device)
+        cells = self.cell_bits.to(stones.device)
         if self.gravity:
             return (stones + cells[0]) & cells.sum(0)  # the carry runs up the column to its first empty cell
         return cells.flatten() & ~stones
@@ -144,13 +169,19 @@ class BoardGame:
     def outcomes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Return where the game has ended, bool `[B]`, and its value for the player to move, int8 `[B]`.
 
-        The value is -1 where the opponent's last move won, and 0 elsewhere.
+        The value is -1 where the opponent's last move won, and 0 elsewhere; in a subclass also 1 where that move lost
+        the game. It is 0 where the game has not ended.
         """
-        lost = self._connected(positions.opponent)
-        full = (positions.own | positions.opponent) == int(self._cells.sum())
+        lost = self.connected(positions.opponent)
+        full = (positions.own | positions.opponent) == int(self.cell_bits.sum())
         return lost | full, -lost.to(torch.int8)
 
-    def _connected(self, stones: Tensor) -> Tensor:
+    def connected(self, stones: Tensor) -> Tensor:
+        """Return whether `connect` of the stones are in a row, a column or a diagonal, bool `[B]`.
+
+        Args:
+            stones: int64 `[B]`, the bits of one player's stones.
+        """
         found = torch.zeros_like(stones, dtype=torch.bool)
         for step in (1, self.rows, self.rows + 1, self.rows + 2):  # up, down a diagonal, along a row, up a diagonal
             rows = stones
@@ -162,11 +193,11 @@ class BoardGame:
     def observe(self, positions: Positions) -> Tensor:
         """Return the board for networks: float32 `[B, 2, rows, columns]`, the player's own stones first."""
         boards = torch.stack(positions, dim=1)[:, :, None, None]
-        return ((boards & self._cells.to(boards.device)) != 0).float()
+        return ((boards & self.cell_bits.to(boards.device)) != 0).float()
 
     def positions(self, boards: Tensor) -> Positions:
         """Return the positions from `boards [B, 2, rows, columns]` of `observe`."""
-        return Positions(*((boards != 0) * self._cells.to(boards.device)).sum((2, 3)).unbind(1))
+        return Positions(*((boards != 0) * self.cell_bits.to(boards.device)).sum((2, 3)).unbind(1))
 
     def openings(self, draws: Tensor, share: float) -> Positions:
         """Return starts of games: empty boards, or boards after random moves that do not end the game.

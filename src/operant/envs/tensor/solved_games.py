@@ -12,8 +12,19 @@ from operant.tensors import integers, unique
 MOST_BITS = 31
 """Maximum bits of a board whose positions can be enumerated: two boards fit into an int64."""
 
+MOST_MOVES = 2**26
+"""Maximum number of moves in all positions with the same number of stones; enumeration takes some 100 bytes each."""
+
+MOST_CELLS = 16
+"""Number of cells up to which boards on which stones do not fall are small, whatever the rules."""
+
 GamePolicy = Callable[[Positions], Tensor]
 """From positions `[B]` that have not ended to actions, int64 `[B]`."""
+
+
+def is_small(game: BoardGame) -> bool:
+    """Return whether the positions of a game can probably be enumerated, by the size of its board."""
+    return game.bits <= MOST_BITS and (game.gravity or game.columns * game.rows <= MOST_CELLS)
 
 
 class Certificate(NamedTuple):
@@ -36,7 +47,7 @@ class SolvedGame:
     """A solved game: every reachable position enumerated, move by move, and valued from the last move back.
 
     Memory grows with the number of positions: 5 478 for tic-tac-toe; 161 029 for Connect Four on 4 x 4 cells;
-    3 945 711 on 5 columns and 4 rows.
+    3 945 711 on 5 columns and 4 rows; 9 722 011 for four in a row on 4 x 4 cells without gravity.
 
     Attributes:
         game: The rules.
@@ -44,7 +55,7 @@ class SolvedGame:
         values: Their values to the player to move under perfect play, int8: 1 won, 0 drawn, -1 lost.
 
     Raises:
-        ValueError: If two boards do not fit into an int64, which is far above what can be enumerated.
+        ValueError: If two boards do not fit into an int64, or there are too many positions for memory.
     """
 
     def __init__(self, game: BoardGame) -> None:
@@ -124,6 +135,12 @@ class SolvedGame:
         """Return the successors `[n]`, in the order of the legal actions, and their mask, bool `[B, A]`."""
         moves = self.game.moves(positions)
         row, _ = (moves != 0).nonzero(as_tuple=True)
+        if len(row) > MOST_MOVES:
+            raise ValueError(
+                f"a board of {self.game.columns} x {self.game.rows} cells has too many positions to enumerate: "
+                f"{len(moves)} of them with the same number of stones have {len(row)} moves, at most {MOST_MOVES} fit "
+                "into memory: choose a smaller board"
+            )
         return Positions(positions.opponent[row], positions.own[row] | moves[moves != 0]), moves != 0
 
     def _key(self, positions: Positions) -> Tensor:

@@ -1,5 +1,8 @@
-"""Tic-tac-toe and Connect Four as environments, against a random opponent: `BoardGameEnv`."""
+"""Board games as environments, against a random opponent: `BoardGameEnv`."""
 
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium
@@ -10,10 +13,17 @@ from numpy.typing import NDArray
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv
+from operant.envs.features import MASK
+from operant.envs.registry import make_single
+from operant.envs.spaces import is_dict
+from operant.envs.tensor.board_game_checks import check_once
 from operant.envs.tensor.board_games import BoardGame, Positions
 
-BOARD_GAMES = ("operant/TicTacToe-v0", "operant/ConnectFour-v0")
-"""The tasks with known rules."""
+BOARD_GAMES = ("operant/TicTacToe-v0", "operant/ConnectFour-v0", "operant/MNK-v0")
+"""The built-in tasks with known rules."""
+
+DEFAULTS = {"connect-four": BoardGame(7, 6, 4, gravity=True), "mnk": BoardGame(4, 4, 4, gravity=False)}
+"""The games with sizes, by name, with their default ones."""
 
 CELL = 48
 """Pixels of a side of a cell."""
@@ -31,30 +41,28 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
     the game.
 
     Args:
-        game: name of the game, "tic-tac-toe" or "connect-four".
-        columns: number of columns of Connect Four; None: 7.
-        rows: number of rows of Connect Four; None: 6.
+        game: name of the game, "tic-tac-toe", "connect-four" or "mnk" (m,n,k-games: as tic-tac-toe, of any size), or
+            the rules, of a subclass of `BoardGame`, too.
+        columns: number of columns; None: 7 of Connect Four, 4 of m,n,k-games.
+        rows: number of rows; None: 6 of Connect Four, 4 of m,n,k-games.
+        connect: number of stones in a row that win; None: 4.
         render_mode: "ansi", "rgb_array" or None.
 
     Raises:
-        ValueError: unknown game, or invalid board.
+        ValueError: unknown game, invalid board, or rules of a subclass that fail `operant.envs.check_board_game`.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(
         self,
-        game: Literal["tic-tac-toe", "connect-four"],
+        game: Literal["tic-tac-toe", "connect-four", "mnk"] | BoardGame,
         columns: int | None = None,
         rows: int | None = None,
+        connect: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if game not in ("tic-tac-toe", "connect-four"):
-            raise ValueError(f"game must be 'tic-tac-toe' or 'connect-four', got {game!r}")
-        if game == "tic-tac-toe" and (columns, rows) != (None, None):
-            raise ValueError(f"tic-tac-toe has 3 x 3 cells: remove columns={columns} and rows={rows}")
-        size = 7 if columns is None else columns, 6 if rows is None else rows
-        self.game = BoardGame.tic_tac_toe() if game == "tic-tac-toe" else BoardGame.connect_four(*size)
+        self.game = _game(game, {"columns": columns, "rows": rows, "connect": connect})
         self.render_mode = render_mode
         shape = (2, self.game.rows, self.game.columns)
         mask = spaces.Box(0, 1, (self.game.actions,), np.int8)
@@ -124,11 +132,50 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         return image
 
 
+def _game(game: object, size: Mapping[str, int | None]) -> BoardGame:
+    """Return the rules of a game by its name, or the given ones after a check."""
+    given = {name: value for name, value in size.items() if value is not None}
+    if given and (isinstance(game, BoardGame) or game == "tic-tac-toe"):
+        what = "tic-tac-toe has 3 x 3 cells" if game == "tic-tac-toe" else f"{game} has its own size"
+        raise ValueError(f"{what}: remove {' and '.join(f'{name}={value}' for name, value in given.items())}")
+    if isinstance(game, BoardGame):
+        check_once(game)
+        return game
+    if game == "tic-tac-toe":
+        return BoardGame.tic_tac_toe()
+    if not isinstance(game, str) or game not in DEFAULTS:
+        raise ValueError(
+            f"game must be 'tic-tac-toe', {', '.join(map(repr, DEFAULTS))} or the rules, an instance of BoardGame such "
+            f"as BoardGame(columns=4, rows=4, connect=3, gravity=False), got {game!r}"
+        )
+    found = replace(DEFAULTS[game], **given)
+    if "connect" in given and not 2 <= found.connect <= max(found.columns, found.rows):
+        raise ValueError(
+            f"connect must be from 2 to {max(found.columns, found.rows)}, the longest row of {found.columns} columns "
+            f"and {found.rows} rows, got {found.connect}"
+        )
+    return found
+
+
 def rules_of(env: BatchEnv) -> BoardGame | None:
-    """Return the rules of the game of environments, or None; in worker processes only of `BOARD_GAMES`."""
+    """Return the rules of the game of environments, or None.
+
+    If the environments are in worker processes and look like a board game, another one is created here.
+    """
     if not isinstance(env, GymnasiumEnv):
         return None
-    bare = env.singles[0].unwrapped if env.singles else None
-    if bare is None and env.spec is not None and env.task in BOARD_GAMES:
-        bare = gymnasium.make(env.spec).unwrapped
-    return bare.game if isinstance(bare, BoardGameEnv) else None
+    if env.singles:
+        bare = env.singles[0].unwrapped
+        return bare.game if isinstance(bare, BoardGameEnv) else None
+    if env.spec is None or not _looks_like_a_game(env):
+        return None
+    with contextlib.closing(make_single(env.spec)) as single:
+        bare = single.unwrapped
+        return bare.game if isinstance(bare, BoardGameEnv) else None
+
+
+def _looks_like_a_game(env: BatchEnv) -> bool:
+    """Return whether the spaces of environments are those of `BoardGameEnv`."""
+    space = env.observation_space
+    discrete = isinstance(env.action_space, spaces.Discrete)
+    return discrete and is_dict(space) and set(space.spaces) == {"observation", MASK}

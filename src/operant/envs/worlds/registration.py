@@ -74,6 +74,7 @@ WORLDS = {
     "operant/Reach-v0": _world("goal_worlds", "Reach", 50),
     "operant/TicTacToe-v0": _world("games", "BoardGameEnv", game="tic-tac-toe"),
     "operant/ConnectFour-v0": _world("games", "BoardGameEnv", game="connect-four"),
+    "operant/MNK-v0": _world("games", "BoardGameEnv", game="mnk"),
 }
 """Every world, by its Gymnasium id. `operant/Grid-v0` needs the option `drawing`."""
 
