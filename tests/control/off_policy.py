@@ -5,6 +5,9 @@ import numpy as np
 import torch
 
 from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendular, Probe
+from operant.control import off_policy
+from operant.runtime.encoding import digest
+from operant.state import clone
 
 QUICK = {
     "num_envs": 4,
@@ -70,3 +73,28 @@ class Named(Observed):
     def step(self, actions):
         step = super().step(actions)
         return step._replace(obs=self._named(step.obs), final_obs=self._named(step.final_obs))
+
+
+def assert_random_actions_are_divided(build, monkeypatch, limit, expected):
+    """Check the steps after each iteration, the state after the last, and a resume amid the random actions.
+
+    Args:
+        build: function that creates the learner.
+        monkeypatch: the fixture.
+        limit: maximum number of random steps of an iteration.
+        expected: steps consumed after each iteration with that limit.
+    """
+    whole = build()
+    while whole.consumed < expected[-1]:
+        whole.iterate()
+    assert whole.consumed == expected[-1]
+    monkeypatch.setattr(off_policy, "EXPLORED", limit)
+    parts, found = build(), []
+    for _ in expected:
+        again = build()
+        again.load_state_dict(clone(parts.state_dict()))
+        parts = again
+        parts.iterate()
+        found.append(parts.consumed)
+    assert found == expected
+    assert digest(parts.state_dict()) == digest(whole.state_dict())

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from control.learners import assert_a_refused_state_changes_nothing, build, poison
-from control.off_policy import QUICK
+from control.off_policy import QUICK, assert_random_actions_are_divided
 from operant import catalog
 from operant.control import assemble
 from operant.control.off_policy import alternate, explore, merge
@@ -84,6 +84,14 @@ def test_random_actions_come_first_and_fill_whole_steps_of_all_environments():
     td3 = build(TD3, TD3Config(**{**QUICK, "learning_starts": 6}), "Pendulum-v1")
     explore(td3)
     assert td3.consumed == td3.experience.replay.size == 8
+
+
+@pytest.mark.parametrize("name", ["td3", "sac", "sac-discrete"])
+def test_training_can_stop_amid_random_actions(name, monkeypatch):
+    def build():
+        return divided(name, 1, task="CartPole-v1" if name == "sac-discrete" else "Pendulum-v1")
+
+    assert_random_actions_are_divided(build, monkeypatch, 15, [16, 32, 40 + 20, 80])
 
 
 @pytest.mark.parametrize(("budget", "expected"), [(65, 4), (64 + 16, 4), (64 + 17, 8)])

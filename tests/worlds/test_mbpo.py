@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import operant
+from control.off_policy import assert_random_actions_are_divided
 from operant.envs import make
 from operant.state import clone
 from operant.worlds.ensemble import Prediction
@@ -155,6 +156,10 @@ def test_resume_is_bit_for_bit():
     assert all(torch.equal(tensor, again.learned[name]) for name, tensor in whole.learned.items())
     assert torch.equal(whole.model.parameters, again.model.parameters)
     assert all(torch.equal(held, again.imagined.fields[name]) for name, held in whole.imagined.fields.items())
+
+
+def test_training_can_stop_amid_random_actions(monkeypatch):
+    assert_random_actions_are_divided(learner, monkeypatch, 4, [4, 6, 10])
 
 
 def test_a_seed_learns_the_same_next_to_another():

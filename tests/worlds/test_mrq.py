@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 import operant
+from control.off_policy import assert_random_actions_are_divided
 from operant.envs import make
 from operant.runtime.weights import load_weights
 from operant.state import clone
@@ -163,6 +164,10 @@ def test_resuming_is_exact(kind):
     for name in ("scale", "target_scale", "encoder_losses"):
         assert torch.equal(getattr(whole, name), getattr(again, name))
     assert torch.equal(whole.priorities.levels[0], again.priorities.levels[0])
+
+
+def test_training_can_stop_amid_random_actions(monkeypatch):
+    assert_random_actions_are_divided(learner, monkeypatch, 9, [10, 20 + 8, 36])
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import operant
+from control.off_policy import assert_random_actions_are_divided
 from operant.envs import Wrapper, make
 from operant.state import clone
 from operant.worlds.ensemble import Prediction
@@ -123,6 +124,10 @@ def test_resume_is_bit_for_bit():
     assert whole.consumed == again.consumed == 6 + 3 * 4
     assert all(torch.equal(tensor, again.learned[name]) for name, tensor in whole.learned.items())
     assert torch.equal(whole.plan, again.plan)
+
+
+def test_training_can_stop_amid_random_actions(monkeypatch):
+    assert_random_actions_are_divided(learner, monkeypatch, 4, [4, 6, 10])
 
 
 def test_a_seed_learns_the_same_next_to_another():

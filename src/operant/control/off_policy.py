@@ -27,9 +27,13 @@ from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
 from operant.runtime.transitions import Transitions
 
+EXPLORED = 1000
+"""Maximum number of environment steps per seed with random actions in one iteration, so that training stops soon after
+an interruption also if many come first."""
 
-class TurnsConfig(Protocol):
-    """Hyperparameters of a learner that alternates collection and updates (see `OffPolicyConfig`)."""
+
+class StartsConfig(Protocol):
+    """Hyperparameters of a learner that begins with random actions."""
 
     @property
     def num_envs(self) -> int:
@@ -40,6 +44,10 @@ class TurnsConfig(Protocol):
     def learning_starts(self) -> int:
         """Environment steps per seed with random actions."""
         ...
+
+
+class TurnsConfig(StartsConfig, Protocol):
+    """Hyperparameters of a learner that alternates collection and updates (see `OffPolicyConfig`)."""
 
     @property
     def rollout_steps(self) -> int:
@@ -93,10 +101,21 @@ class TakesTurns(Protocol):
         ...
 
 
+def random_steps(config: StartsConfig, consumed: int) -> int:
+    """Return the number of random steps per environment in the next iteration; 0 after `learning_starts` steps.
+
+    Args:
+        config: hyperparameters.
+        consumed: environment steps per seed so far.
+    """
+    left = iterations(max(config.learning_starts - consumed, 0), config.num_envs)
+    return min(left, iterations(EXPLORED, config.num_envs))
+
+
 def explore(learner: TakesTurns) -> Metrics:
-    """Take `learning_starts` steps of random actions, and store the transitions."""
+    """Take the next of the `learning_starts` steps of random actions, at most `EXPLORED`, and store the transitions."""
     config = learner.config
-    steps = iterations(config.learning_starts, config.num_envs)
+    steps = random_steps(config, learner.consumed)
     learner.consumed += steps * config.num_envs
     return learner.experience.explore(steps)
 
@@ -104,15 +123,18 @@ def explore(learner: TakesTurns) -> Metrics:
 def alternate(learner: TakesTurns, rounds: int, *, begin: Callable[[], Metrics] | None = None) -> Metrics:
     """Collect, then take `gradient_steps` updates on batches from the replay buffer, `rounds` times.
 
-    The first call of a run takes `learning_starts` steps of random actions before, by `begin` (default: `explore`).
+    The first calls of a run take `learning_starts` steps of random actions by `begin` (default: `explore`), and only
+    the last of them continues with the rounds.
 
     Returns:
-        Metrics of finished episodes, dropped transitions, and the last update.
+        Metrics of finished episodes, dropped transitions, and the last update if there was one.
     """
     episodes, counts = list[Metrics](), learner.counts
     report: Metrics = {}
-    if not learner.consumed and learner.config.learning_starts:
+    if random_steps(learner.config, learner.consumed):
         episodes.append(begin() if begin else explore(learner))
+        if random_steps(learner.config, learner.consumed):
+            return episodes[0]
     for _ in range(rounds):
         episodes.append(learner.collect())
         for _ in range(learner.config.gradient_steps):

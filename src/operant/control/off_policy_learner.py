@@ -218,7 +218,7 @@ class OffPolicyLearner(Resumable, ABC, Generic[C]):
         return learner
 
     def iterate(self) -> Metrics:
-        """Alternate collection and updates; the first call takes random actions before."""
+        """Alternate collection and updates; the first calls take random actions."""
         return alternate(self, self.config.rounds_per_iteration)
 
     @abstractmethod

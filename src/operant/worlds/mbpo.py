@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import alternate, explore
+from operant.control.off_policy import alternate, explore, random_steps
 from operant.control.sac import SAC, SACConfig
 from operant.envs import BatchEnv
 from operant.runtime.bounds import Interval, PositiveInt
@@ -128,7 +128,7 @@ class MBPO(SAC):
 
     def iterate(self) -> Metrics:
         """Take random actions at first; later fit the model, imagine, and alternate collection and updates."""
-        if not self.consumed:
+        if random_steps(self.config, self.consumed):
             return explore(self)
         fitted = self.model.fit(self.experience.replay)
         length = self.rollout_length

@@ -182,12 +182,13 @@ class MRQ(Resumable):
         return planned_updates(self.config, self.budget)
 
     def iterate(self) -> Metrics:
-        """Alternate collection and updates; the first call takes random actions before."""
+        """Alternate collection and updates; the first calls take random actions."""
         return alternate(self, self.config.rounds_per_iteration, begin=self._explore)
 
     def _explore(self) -> Metrics:
+        added = self.experience.replay.added
         metrics = explore(self)
-        self._remember(self.experience.replay.added)
+        self._remember(self.experience.replay.added - added)
         return metrics
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
+from operant.control.off_policy import random_steps
 from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree, begins_anew
 from operant.nets import Bounded
@@ -148,12 +149,14 @@ class PETS(Resumable):
         return fits * self.config.model_gradient_steps
 
     def iterate(self) -> Metrics:
-        """Collect steps, by planning or at first at random, and fit the model to all data."""
-        config, first = self.config, not self.consumed
-        steps = iterations(config.learning_starts, config.num_envs) if first else config.model_train_freq
+        """Collect steps, by planning or at first at random, and fit the model to all data after the random ones."""
+        config, first = self.config, random_steps(self.config, self.consumed)
+        steps = first or config.model_train_freq
         metrics = self.experience.explore(steps) if first else self.experience.collect(steps, self.act_by_plan)
         self._forget_ended()
         self.consumed += steps * config.num_envs
+        if random_steps(config, self.consumed):
+            return metrics
         return {**metrics, **self.model.fit(self.experience.replay)}
 
     @torch.no_grad()
