@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import operant
-from operant import catalog
+from operant import catalog, doors
 from operant.catalog import outside
+from operant.catalog.bonuses import BONUSES
 from operant.cli.copying import source, write
-from operant.runtime.encoding import flatten
+from operant.control.bonuses import Named
+from operant.runtime.encoding import digest, flatten
 from operant.runtime.metrics import read_records
 
 TASKS = {
@@ -49,6 +51,31 @@ def test_a_copy_does_what_the_original_does(name, tmp_path):
         for trained in (built_in, copied)
     ]
     assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_the_file_of_every_bonus_can_be_copied_and_is_a_bonus(name, cli, tmp_path):
+    status, out, _ = cli("copy", name, path := tmp_path / "mine.py")
+    assert status == 0
+    assert f"operant train ppo operant/DeepSea-v0 --bonus {path}:" in out
+    place = out.split("--bonus ")[1].strip()
+    original, copied = Named.of(name), Named.of(place)
+    assert copied.place == place
+    assert vars(copied) | {"place": ""} == vars(original) | {"place": ""}
+    assert doors.load(place, expected="a bonus") is not doors.load(original.place, expected="a bonus")
+
+
+def test_a_copied_bonus_trains_and_resumes_as_the_original(cli, tmp_path):
+    cli("copy", "icm", path := tmp_path / "mine.py")
+    options = {"seeds": 2, "progress": "silent", "evaluate_episodes": 1, **TASKS["ppo"][1]}
+
+    def trained(bonus, run, budget):
+        return operant.train("ppo", "operant/DeepSea-v0", bonus=[bonus], run=tmp_path / run, budget=budget, **options)
+
+    whole = trained("icm", "a", 128)
+    trained(f"{path}:InverseCuriosity", "b", 64)
+    resumed = operant.resume(tmp_path / "b", budget=128, progress="silent")
+    assert digest(resumed.experiment.learner.state_dict()) == digest(whole.experiment.learner.state_dict())
 
 
 def test_only_what_the_classes_are_like_is_added():

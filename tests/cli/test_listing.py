@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from operant import catalog
+from operant import catalog, doors
 from operant.catalog.bonuses import BONUSES
 from operant.control.ppo import PRESETS
 
@@ -13,7 +13,7 @@ def wide(monkeypatch):
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
-@pytest.mark.parametrize("arguments", [["list"], ["list", "ppo"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["list"], ["list", "ppo"], ["list", "rnd"], ["--help"]])
 def test_lines_fit_the_terminal(columns, arguments, cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     status, out, _ = cli(*arguments)
@@ -68,6 +68,23 @@ def test_bonuses_are_named(cli, answer):
     for name, bonus in BONUSES.items():
         assert f"  {name} " in said
         assert bonus.idea in said
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_a_bonus_in_full(name, cli, answer):
+    bonus = BONUSES[name]
+    status, out, _ = cli("list", name)
+    assert status == 0
+    assert out.startswith(f"{name}: exploration bonus")
+    assert all(text in out for text in (bonus.idea, bonus.paper, bonus.module, f"--bonus {name}`"))
+    told = answer("list", name)
+    kind = doors.load(bonus.place, expected="a bonus")
+    assert kind.__module__ == told["module"]
+    lines = {line.split(" = ")[0].strip(): line for line in out.splitlines() if " = " in line}
+    for parameter, value in told["parameters"].items():
+        assert f"  {parameter} = {value}  " in lines[parameter], "a description follows"
+    assert {"weight", "episodic", "channel", "gamma"} <= {*told["parameters"]}
+    assert "mixed" not in told["parameters"]
 
 
 def test_the_command_of_a_file_with_spaces_is_quoted(cli, tmp_path):

@@ -64,8 +64,8 @@ COMMANDS = {
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "collect human preferences between sampled answers"),
     "serve": Command("serving.serve", "", "start the web app: playground, live runs, labels, map of algorithms"),
-    "list": Command("listing.list_algorithms", "[ALGORITHM]", "list the algorithms, or describe one"),
-    "copy": Command("copying.copy", "ALGORITHM FILE.py", "copy the source file of an algorithm, to modify and run it"),
+    "list": Command("listing.list_algorithms", "[NAME]", "list the algorithms and bonuses, or describe one"),
+    "copy": Command("copying.copy", "NAME FILE.py", "copy the source file of an algorithm or bonus, to modify it"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and missing extras"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
 }

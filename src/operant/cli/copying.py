@@ -5,22 +5,32 @@ from pathlib import Path
 
 import operant
 from operant import catalog
+from operant.catalog.bonuses import BONUSES
 from operant.cli.flags import Parser
 from operant.runtime.run_paths import location
 
 
 def copy(arguments: list[str]) -> int:
-    """Copy the source file of an algorithm, to modify and run it."""
-    parser = Parser("operant copy", description="Copy the source file of an algorithm, to modify and run it.")
-    parser.add_argument("algorithm", metavar="ALGORITHM", help="the algorithm (see operant list)")
+    """Copy the source file of an algorithm or exploration bonus, to modify and run it."""
+    about = "Copy the source file of an algorithm or exploration bonus, to modify and run it."
+    parser = Parser("operant copy", description=about)
+    parser.add_argument("algorithm", metavar="NAME", help="the algorithm or bonus (see operant list)")
     parser.add_argument("file", metavar="FILE.py", type=Path, help="new file, such as my_ppo.py")
     options = parser.parse_args(arguments)
-    entry = catalog.find(options.algorithm)
-    path = write(entry, options.file)
-    place = location(path)
-    print(f"written: {place}\n\nIt is the same as {entry.name} until you change it:")
-    print(f"  operant train {place}:{entry.learner} {_task(entry)}")
+    bonus = BONUSES.get(options.algorithm)
+    if bonus is None:
+        entry = catalog.find(options.algorithm)
+        name, path = entry.name, write(entry, options.file)
+        command = f"operant train {location(path)}:{entry.learner} {_task(entry)}"
+    else:
+        name, path = options.algorithm, _save(_source_file(bonus.module).read_text(encoding="utf-8"), options.file)
+        command = f"operant train ppo {BONUS_TASK} --bonus {location(path)}:{bonus.name_of_class}"
+    print(f"written: {location(path)}\n\nIt is the same as {name} until you change it:\n  {command}")
     return 0
+
+
+BONUS_TASK = "operant/DeepSea-v0"
+"""Example task of bonuses: its observations are finitely many states, which `counts` needs."""
 
 
 def _task(entry: catalog.Algorithm) -> str:
@@ -51,20 +61,28 @@ def write(entry: catalog.Algorithm, path: Path) -> Path:
     """
     if entry not in catalog.ALGORITHMS:
         raise ValueError(f"{entry.name} is not built in: copy its file, {entry.module}")
+    return _save(source(entry), path)
+
+
+def _save(text: str, path: Path) -> Path:
+    """Write the text of a Python file to a new path, and return it."""
     if path.suffix != ".py" or "." in path.stem:
         raise ValueError(f"the name of a Python file must end in .py and have no other dot, got {path}")
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} already exists: choose another file")
-    text = source(entry)
     with path.expanduser().open("x", encoding="utf-8") as file:
         file.write(text)
     return path
 
 
+def _source_file(module: str) -> Path:
+    """Return the file of a module of operant."""
+    return Path(operant.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+
+
 def source(entry: catalog.Algorithm) -> str:
     """Return the source of a built-in algorithm, with a `CATALOG` attribute in the class of each learner."""
-    file = Path(operant.__file__).parent.joinpath(*entry.module.split(".")[1:]).with_suffix(".py")
-    text = file.read_text(encoding="utf-8")
+    text = _source_file(entry.module).read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.ClassDef) and (like := _like(entry, node.name)):

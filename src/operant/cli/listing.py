@@ -1,5 +1,7 @@
 """`operant list`; heavy imports only to describe a single algorithm."""
 
+import inspect
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,16 +9,19 @@ from typing import Any
 
 from operant import catalog, doors
 from operant.catalog.bonuses import BONUSES
+from operant.cli.copying import BONUS_TASK
 from operant.cli.flags import Parser
 from operant.cli.output import print_json, table, two_columns, width, wrapped
 
 
 def list_algorithms(arguments: list[str]) -> int:
-    """List the algorithms and bonuses, or describe an algorithm."""
-    parser = Parser("operant list", description="List the algorithms and bonuses, or describe an algorithm.")
-    parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the algorithm to describe")
+    """List the algorithms and exploration bonuses, or describe one."""
+    parser = Parser("operant list", description="List the algorithms and exploration bonuses, or describe one.")
+    parser.add_argument("algorithm", nargs="?", metavar="NAME", help="the algorithm or bonus to describe")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
+    if options.algorithm in BONUSES:
+        return _describe_bonus(options.algorithm, as_json=options.json)
     if options.algorithm is not None:
         return _describe(catalog.find(options.algorithm), as_json=options.json)
     if options.json:
@@ -30,7 +35,7 @@ def list_algorithms(arguments: list[str]) -> int:
         (point["name"], f"{point['package']}, {point['module']}:{point['learner']}") for point in _outside()
     ]:
         print(f"from installed packages:\n{two_columns(outside, indent='  ')}\n")
-    print(wrapped("`operant list ALGORITHM` describes one, `operant train ALGORITHM --help` lists its options."))
+    print(wrapped("`operant list NAME` describes one, `operant train ALGORITHM --help` lists its options."))
     return 0
 
 
@@ -91,6 +96,48 @@ def _describe(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         print(f"\n{wrapped(f'With all presets except paper, small built-in models use {_values(small)}.')}")
     print(f"\n{wrapped(f'`operant train {shlex.quote(algorithm.name)} --help` explains all options.')}")
     return 0
+
+
+def _describe_bonus(name: str, *, as_json: bool) -> int:
+    from operant import doors
+    from operant.control.bonuses import EXPECTED, parameters
+
+    bonus = BONUSES[name]
+    kind: type[Any] = doors.load(bonus.place, expected=EXPECTED)
+    values = parameters(kind)
+    if as_json:
+        print_json({"name": name, **asdict(bonus), "parameters": values})
+        return 0
+    texts = _PARAMETERS | _documented(kind)
+    facts = [
+        ("its return", "ends with the episode" if bonus.is_episodic else "continues in the next episode (PPO, A2C)"),
+        ("paper", bonus.paper),
+        ("code", bonus.module),
+    ]
+    print(wrapped(f"{name}: exploration bonus for deep control"))
+    print(f"\n{wrapped(f'The bonus is {bonus.idea}.')}\n\n{two_columns(facts)}\n\nparameters:")
+    print(two_columns([(f"{key} = {value}", texts.get(key, "")) for key, value in values.items()], indent="  "))
+    uses = f"`operant train ppo {BONUS_TASK} --bonus {name}` uses it, `--bonus '{name}(weight={bonus.weight / 2:g})'`"
+    print(f"\n{wrapped(f'{uses} with another weight, and `operant copy {name} my_{name}.py` copies its file.')}")
+    return 0
+
+
+_PARAMETERS = {
+    "weight": "weight relative to the environment's reward",
+    "episodic": "whether its return ends with the episode, with PPO and A2C",
+}
+"""Parameters of `--bonus` that no constructor has."""
+
+
+def _documented(kind: type[Any]) -> dict[str, str]:
+    """Return the descriptions of the parameters of a class, from its docstring and those of its base classes."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        args = re.search(r"^Args:\n((?: .*\n?)+)", inspect.cleandoc(each.__doc__ or ""), re.MULTILINE)
+        for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", args[1] if args else "", re.MULTILINE):
+            if not text.startswith("as in "):
+                found[name] = " ".join(text.split()).rstrip(".").replace("`", "")
+    return found
 
 
 def _values(values: Mapping[str, Any]) -> str:

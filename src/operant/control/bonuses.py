@@ -90,6 +90,18 @@ class Named:
         return f"{self.place}({values})"
 
 
+def parameters(kind: type[Any]) -> dict[str, Any]:
+    """Return the parameters of a bonus in `--bonus`, by name with their defaults.
+
+    Args:
+        kind: class of the bonus.
+    """
+    known = {name: one.default for name, one in signature(kind).parameters.items() if name not in ("env", "mixed")}
+    if "gamma" in known:
+        known["gamma"] = kind.gamma
+    return {"weight": kind.weight, "episodic": kind.episodic, **known}
+
+
 def _check(name: str, taken: Iterable[str], parameters: Mapping[str, Any]) -> None:
     """Check that the class of a bonus has these parameters."""
     known = ["weight", "episodic", *taken]

@@ -1,6 +1,7 @@
 """Exploration with sparse rewards."""
 
-from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
+from operant.explore.bonus import Bonus
+from operant.explore.bonuses import Counts, Episodic, HashedCounts
 from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.hindsight import Hindsight
 from operant.explore.identify import Posterior, identify

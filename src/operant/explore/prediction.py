@@ -20,7 +20,7 @@ from operant import streams
 from operant.envs import BatchEnv
 from operant.envs.normalize import Moments
 from operant.envs.spaces import first_member
-from operant.explore.bonuses import CHANNEL, Bonus, Taken
+from operant.explore.bonus import CHANNEL, Bonus, Taken
 from operant.nets import StackedAdam, StackedMLP
 from operant.nets.mlp import Layers
 from operant.runtime.bounds import require

@@ -21,7 +21,7 @@ from operant import doors, ops
 from operant.control.reward_channels import REWARD
 from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.wrapper import ENTRY_POINTS, Wrapper
-from operant.explore.bonuses import warn_of_hindsight
+from operant.explore.bonus import warn_of_hindsight
 from operant.mdp.model import MDP
 from operant.state import State
 from operant.tensors import from_numpy
