@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from operant import catalog
-from operant.control.compatibility import require_same_spaces, require_suitable, suitable
-from operant.envs import make, wrapped
+from operant.control.compatibility import actions_of, require_same_spaces, require_suitable, suitable
+from operant.envs import Wrapper, make, wrapped
 from operant.runtime.settings import Settings
 
 BYTES = spaces.Box(0, 255, (9, 9), np.uint8)
@@ -143,7 +143,14 @@ def test_advice_lists_exactly_the_algorithms_that_can_be_constructed(task, seen,
             "integers",
             "needs actions of Discrete or MultiDiscrete or a Box of float, .*; turn them .*TransformAction$",
         ),
-        ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiDiscrete\(\[2 2\]\); .* ppo,"),
+        ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiBinary\(2\); .* ppo,"),
+        (
+            "alphazero",
+            "image",
+            "discrete",
+            "needs the rules of a board game, .*/ConnectFour-v0; these .*, dreamer",
+        ),
+        ("alphazero", "vector", "bounded", "needs the rules of a board game, .*/ConnectFour-v0; these .*: pets, "),
         (
             "dqn",
             "dictionary with image",
@@ -174,6 +181,18 @@ def test_an_error_names_algorithm_task_and_a_fix(task, algorithm, seen, actions,
 def test_suitable_environments_pass():
     require_suitable(make("CartPole-v1", 1, [0]), "dqn")
     require_suitable(make("Pendulum-v1", 1, [0]), "sac")
+
+
+@pytest.mark.parametrize(("seen", "actions"), [("vector", "bits")])
+def test_the_space_of_actions_is_that_of_the_environment_or_of_a_wrapper(task, seen, actions):
+    env = make(task, 1, [0])
+    assert env.action_space == spaces.MultiDiscrete([2, 2])
+    assert actions_of(env) == actions_of(Wrapper(env)) == spaces.MultiBinary(2)
+    wrapper = Wrapper(env)
+    wrapper.action_space = spaces.Discrete(4)
+    assert actions_of(wrapper) == spaces.Discrete(4)
+    assert actions_of(make("CartPole-v1", 1, [0], backend="tensor")) == spaces.Discrete(2)
+    env.close()
 
 
 def test_a_wrapper_of_a_board_game_is_named_as_the_obstacle():

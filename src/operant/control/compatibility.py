@@ -6,7 +6,7 @@ from gymnasium import Space, spaces
 
 from operant import catalog
 from operant.catalog import ActionKind, Algorithm
-from operant.envs import BatchEnv, Features, is_image
+from operant.envs import BatchEnv, Features, GymnasiumEnv, is_image
 from operant.envs.features import MASK
 from operant.envs.spaces import is_box, is_dict, is_multi_discrete, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
@@ -71,9 +71,10 @@ def require_same_spaces(env: BatchEnv, trained_in: BatchEnv) -> None:
     """
     seen, known = env.observation_space, trained_in.observation_space
     boxes = is_box(seen) and is_box(known) and seen.shape == known.shape
+    equal = env.action_space == trained_in.action_space
     for name, other, own, same in (
         ("observations", seen, known, boxes or seen == known),
-        ("actions", env.action_space, trained_in.action_space, env.action_space == trained_in.action_space),
+        ("actions", actions_of(env), actions_of(trained_in), equal),
     ):
         if not same:
             raise ValueError(
@@ -93,22 +94,33 @@ def suitable(env: BatchEnv) -> list[str]:
     ]
 
 
+def actions_of(env: BatchEnv) -> Space[Any]:
+    """Return the action space of an environment as its author wrote it, for messages: MultiBinary, not MultiDiscrete.
+
+    Args:
+        env: the environment; actions that a wrapper changes are those of the wrapper.
+    """
+    own = unwrapped(env)
+    changed = own.action_space != env.action_space
+    return env.action_space if changed or not isinstance(own, GymnasiumEnv) else own.gymnasium_action_space
+
+
 def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     """Return the reason why an algorithm with networks does not support an environment, or None."""
-    return _acting(algorithm, env) or _looking(algorithm, env) or _planning(algorithm, env)
+    return _planning(algorithm, env) or _acting(algorithm, env) or _looking(algorithm, env)
 
 
 def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     actions = env.action_space
-    found = _kind(actions)
+    found, named = _kind(actions), actions_of(env)
     if found not in algorithm.actions:
         needed = " or ".join(_ACTIONS[kind] for kind in algorithm.actions)
         return Obstacle(
-            f"needs actions of {needed}, but those of {env.task} are {actions}", "" if found else _CHANGE_ACTIONS
+            f"needs actions of {needed}, but those of {env.task} are {named}", "" if found else _CHANGE_ACTIONS
         )
     if algorithm.bounded and is_continuous(actions) and not is_bounded(actions):
         return Obstacle(
-            f"needs actions with finite bounds, but those of {env.task} are {actions}",
+            f"needs actions with finite bounds, but those of {env.task} are {named}",
             "give them bounds with gymnasium.wrappers.TransformAction",
         )
     return None

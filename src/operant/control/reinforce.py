@@ -28,6 +28,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
+from operant.control.compatibility import actions_of
 from operant.envs import BatchEnv, Tree, wrappers
 from operant.nets import Activation, EncoderName, Spec, StackedAdam, compilable, encoders, modules
 from operant.ops.returns import Ends
@@ -234,7 +235,7 @@ class Reinforce(Resumable):
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
                 f"advantage_kind={config.advantage_kind!r} needs Discrete actions, but those of "
-                f"{env.task} are {env.action_space}; use advantage_kind='baseline', 'td' or 'gae'"
+                f"{env.task} are {actions_of(env)}; use advantage_kind='baseline', 'td' or 'gae'"
             )
         if self.critic_kind == "Q" and config.network is not None:
             raise ValueError(

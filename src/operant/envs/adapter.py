@@ -288,6 +288,11 @@ class GymnasiumEnv:
         self._resetting = ended
         return obs, obs, valid
 
+    @property
+    def gymnasium_action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action of one environment, which `action_space` may represent by another."""
+        return spaces_of(self._env).single_action_space
+
     def state_dict(self) -> State:
         """Return the seeds, the numbers of the current episodes and their actions.
 
@@ -297,7 +302,7 @@ class GymnasiumEnv:
         self._require_replay()
         if self._obs is None:
             raise RuntimeError("reset() must be called once before state_dict()")
-        space = spaces_of(self._env).single_action_space
+        space = self.gymnasium_action_space
         nothing = np.zeros((0, self.rows, *(space.shape or ())), space.dtype)
         before = {} if self._before is None else {"before": from_numpy(self._before.copy())}
         return {
