@@ -19,7 +19,7 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment, env_of
-from operant.runtime.idle import warn_of_idle
+from operant.runtime.idle import warn_of_idle, warn_of_idle_actions
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, HasWeights, NetworkAgent
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
@@ -211,7 +211,8 @@ def pin(
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
     """Construct the experiment of a new run, and set this process's threads and precision.
 
-    The wrappers of its environments check the configuration.
+    The wrappers of its environments check the configuration. Hyperparameters without an effect on the actions cause
+    warnings.
 
     Args:
         entry: the algorithm.
@@ -227,6 +228,8 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
         env = env_of(experiment)
         for wrapper in () if env is None else wrappers(env):
             wrapper.check_config(config)
+        if env is not None:
+            warn_of_idle_actions(entry, settings.task, config, env.action_space)
     except BaseException:
         experiment.close()
         raise

@@ -1,8 +1,9 @@
 import pytest
+from gymnasium import spaces
 
 import operant
 from operant import catalog
-from operant.runtime.idle import CONDITIONS, warn_of_idle
+from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_actions
 
 
 @pytest.mark.parametrize(
@@ -149,11 +150,42 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle
             "dual_clip=3.0 has no effect with objective=cispo",
         ),
         ("grpo", "arithmetic", {"preset": "prorl", "beta": 0.0}, ""),
+        (
+            "dqn",
+            "Other-v0",
+            {"tau": 0.005},
+            "with tau=0.005 and target_update_interval=250 the target network moves by 0.005 of the difference every "
+            "250 gradient steps: set target_update_interval to 1",
+        ),
+        ("double-dqn", "CartPole-v1", {"tau": 0.005}, "target network moves by 0.005 of the difference every 100 "),
+        ("dqn", "Other-v0", {"tau": 0.005, "target_update_interval": 1}, ""),
+        ("dqn", "Other-v0", {"tau": 0.5, "target_update_interval": 100}, ""),
+        ("dqn", "Other-v0", {"target_update_interval": 50_000}, ""),
+        ("sac", "Pendulum-v1", {"tau": 0.001}, ""),
     ],
 )
 def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said, caplog):
     warn_of_idle(catalog.find(algorithm), task, operant.configure(algorithm, task, **values))
     assert said in caplog.text if said else not caplog.records
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "reinforce", "trpo", "impala"])
+def test_a_standard_deviation_of_discrete_actions_is_named(name, caplog):
+    entry = catalog.find(name)
+    config = operant.configure(name, "CartPole-v1", log_std_init=-1.0)
+    warn_of_idle_actions(entry, "Pendulum-v1", config, spaces.Box(-1, 1, (1,)))
+    warn_of_idle_actions(entry, "CartPole-v1", operant.configure(name, "CartPole-v1"), spaces.Discrete(2))
+    assert not caplog.records
+    warn_of_idle_actions(entry, "CartPole-v1", config, spaces.Discrete(2))
+    assert (
+        f"{name}: log_std_init=-1.0 has no effect, because the actions of CartPole-v1 are not continuous" in caplog.text
+    )
+
+
+def test_training_names_a_standard_deviation_of_discrete_actions(caplog, tmp_path):
+    options = {"num_envs": 1, "num_steps": 4, "seeds": 1, "budget": 4, "evaluate_episodes": 1, "progress": "silent"}
+    operant.train("a2c", "CartPole-v1", log_std_init=-1.0, run=tmp_path / "run", **options)
+    assert "log_std_init=-1.0 has no effect" in caplog.text
 
 
 def test_no_default_or_preset_is_named(caplog):

@@ -1,10 +1,13 @@
-"""Hyperparameters without an effect: `warn_of_idle`."""
+"""Hyperparameters without an effect: `warn_of_idle`, `warn_of_idle_actions`."""
 
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gymnasium import Space
+
 from operant.catalog import Algorithm
+from operant.envs.spaces import is_box
 from operant.runtime.configuration import configuration
 
 logger = logging.getLogger(__name__)
@@ -61,21 +64,23 @@ CONDITIONS = (
 )
 
 
+SLOWEST = 10_000
+"""Gradient steps in which target networks follow at the slowest without a warning: the interval of copies of DQN's
+paper."""
+
+
 def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
     """Log a warning for every field that was chosen but has no effect with the values of the others.
 
     Fields with their default or with a preset's value were not chosen. State-dependent noise for single steps, which
-    is independent noise, causes a warning, too.
+    is independent noise, and target networks that hardly move cause a warning, too.
 
     Args:
         algorithm: entry of the catalog.
         task: training task, whose preset is considered.
         config: hyperparameters of a new run.
     """
-    kind = algorithm.config_class
-    # The variants of language algorithms are presets, which are chosen by name.
-    presets = algorithm.presets if algorithm.package == "language" else ()
-    usual = [kind(), *(configuration(algorithm, task, preset) for preset in (None, *presets))]
+    usual = _usual(algorithm, task)
     for condition in CONDITIONS:
         owner = getattr(config, condition.field, None)
         if owner not in condition.values:
@@ -104,6 +109,38 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             "to the number of steps with the same weights, for example to 8",
             algorithm.name,
         )
+
+    tau, interval = (getattr(config, name, None) for name in ("tau", "target_update_interval"))
+    is_slow = tau is not None and interval is not None and tau < 1 and interval > SLOWEST * tau
+    if is_slow and any(_is_chosen(config, name, usual) for name in ("tau", "target_update_interval")):
+        logger.warning(
+            "%s: with tau=%s and target_update_interval=%s the target network moves by %s of the difference every %s "
+            "gradient steps: set target_update_interval to 1 for soft updates at every step, or tau to 1 for copies",
+            *(algorithm.name, tau, interval, f"{tau:.3g}", interval),
+        )
+
+
+def warn_of_idle_actions(algorithm: Algorithm, task: str, config: Any, actions: Space[Any]) -> None:
+    """Log a warning for every field that was chosen but has no effect with the actions of the environments.
+
+    Args:
+        algorithm: entry of the catalog.
+        task: training task, whose preset is considered.
+        config: hyperparameters of a new run.
+        actions: action space of its environments.
+    """
+    if not is_box(actions) and _is_chosen(config, "log_std_init", _usual(algorithm, task)):
+        logger.warning(
+            "%s: log_std_init=%s has no effect, because the actions of %s are not continuous: leave it out",
+            *(algorithm.name, getattr(config, "log_std_init", None), task),
+        )
+
+
+def _usual(algorithm: Algorithm, task: str) -> list[Any]:
+    """Return the configurations whose values were not chosen: the defaults, and those of presets."""
+    # The variants of language algorithms are presets, which are chosen by name.
+    presets = algorithm.presets if algorithm.package == "language" else ()
+    return [algorithm.config_class(), *(configuration(algorithm, task, preset) for preset in (None, *presets))]
 
 
 def _is_chosen(config: Any, name: str, usual: Sequence[Any]) -> bool:
