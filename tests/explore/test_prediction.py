@@ -5,27 +5,10 @@ import torch
 from gymnasium import spaces
 from torch.nn.functional import cross_entropy, mse_loss
 
+from explore.bonus_envs import SEEDS, dive, sea
 from operant.envs import Wrapper, make, start
 from operant.explore import ForwardError, InverseCuriosity, RandomDistillation
 from operant.explore.prediction import _Prediction
-
-SEEDS = (3, 5)
-
-
-def sea(kind, rows, **options):
-    env = kind(make("operant/DeepSea-v0", rows, SEEDS, env_kwargs={"size": 3}), **options)
-    start(env, SEEDS)
-    env.reset()
-    return env
-
-
-def dive(env, actions):
-    """Return the bonus of each of some `actions`, the same in all rows, as a list of steps."""
-    rewards = []
-    for action in actions:
-        step = env.step(torch.full((env.rows,), action))
-        rewards.append(step.extras["intrinsic"].tolist())
-    return rewards
 
 
 @pytest.mark.parametrize("kind", [RandomDistillation, ForwardError, InverseCuriosity])

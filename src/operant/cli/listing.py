@@ -1,4 +1,4 @@
-"""`operant list`; heavy imports only to describe a single algorithm."""
+"""`operant list`; heavy imports only to describe a single algorithm or bonus."""
 
 import inspect
 import re
@@ -99,12 +99,11 @@ def _describe(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
 
 
 def _describe_bonus(name: str, *, as_json: bool) -> int:
-    from operant import doors
-    from operant.control.bonuses import EXPECTED, parameters
+    from operant.control.bonuses import EXPECTED, parameters_of
 
     bonus = BONUSES[name]
     kind: type[Any] = doors.load(bonus.place, expected=EXPECTED)
-    values = parameters(kind)
+    values = parameters_of(kind)
     if as_json:
         print_json({"name": name, **asdict(bonus), "parameters": values})
         return 0

@@ -1,6 +1,6 @@
 """Exploration bonuses by name: their wrappers and reward channels."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any, TypeVar
@@ -72,7 +72,7 @@ class Named:
         if not isinstance(is_episodic, bool):
             raise ValueError(f"episodic of the bonus {call.name} must be True or False, got {is_episodic!r}")
         if not takes_all:
-            _check(call.name, [key for key in known if key not in ("env", "mixed")], parameters)
+            _check(call.name, list(parameters_of(kind)), parameters)
         gamma = parameters.get("gamma", kind.gamma)
         return cls(
             place=place,
@@ -90,7 +90,7 @@ class Named:
         return f"{self.place}({values})"
 
 
-def parameters(kind: type[Any]) -> dict[str, Any]:
+def parameters_of(kind: type[Any]) -> dict[str, Any]:
     """Return the parameters of a bonus in `--bonus`, by name with their defaults.
 
     Args:
@@ -102,9 +102,8 @@ def parameters(kind: type[Any]) -> dict[str, Any]:
     return {"weight": kind.weight, "episodic": kind.episodic, **known}
 
 
-def _check(name: str, taken: Iterable[str], parameters: Mapping[str, Any]) -> None:
+def _check(name: str, known: Sequence[str], parameters: Mapping[str, Any]) -> None:
     """Check that the class of a bonus has these parameters."""
-    known = ["weight", "episodic", *taken]
     for wrong in sorted(parameters.keys() - known):
         near = suggest(wrong, known)
         meant = f"; did you mean {near.name}?" if near else f": it takes {', '.join(known)}"
