@@ -221,8 +221,7 @@ def test_ppo_with_environments_on_ray_has_the_bytes_of_one_process_though_an_act
     words += ["--num-minibatches", 2, "--budget", 320, "--evaluate-episodes", 2, "--progress", "silent"]
     words += ["--env-kwargs", f"folder={tmp_path}", "--vectorization", "async", "--num-workers", 2]
     words += ["--lost-workers", "replay", "--run"]
-    done = operant(*words, tmp_path / "here")
-    assert done.returncode == 0, done.stderr
+    assert main([*map(str, words), str(tmp_path / "here")]) == 0
     processes = len(list(tmp_path.glob("[0-9]*")))
     done = operant(*words, tmp_path / "ray", "--ray")
     assert done.returncode == 0, done.stderr
@@ -238,21 +237,9 @@ def test_ppo_with_environments_on_ray_has_the_bytes_of_one_process_though_an_act
 def test_impala_with_actors_on_ray_has_the_bytes_of_one_process_though_one_dies(tmp_path):
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     words = ["train", "impala", f"{tmp_path}/own.py:Noise", "--seeds", 2, "--num-actors", 3, "--num-envs", 1]
-    words += [
-        "--num-steps",
-        16,
-        "--rollouts-per-batch",
-        3,
-        "--hidden-sizes",
-        8,
-        "--budget",
-        480,
-        "--progress",
-        "silent",
-    ]
-    words += ["--evaluate-episodes", 2, "--env-kwargs", f"folder={tmp_path}"]
-    done = operant(*words, "--run", tmp_path / "here")
-    assert done.returncode == 0, done.stderr
+    words += ["--num-steps", 16, "--rollouts-per-batch", 3, "--hidden-sizes", 8, "--budget", 480]
+    words += ["--progress", "silent", "--evaluate-episodes", 2, "--env-kwargs", f"folder={tmp_path}"]
+    assert main([*map(str, words), "--run", str(tmp_path / "here")]) == 0
     done = operant(*words, "--workers", 2, "--run", tmp_path / "ray", "--ray")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
@@ -281,13 +268,15 @@ evaluate_episodes = 2
 
 
 @needs_ray
-def test_a_sweep_on_ray_has_the_bytes_of_one_process(tmp_path):
+def test_a_sweep_on_ray_has_the_bytes_of_one_process(tmp_path, capsys):
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID, encoding="utf-8")
-    for executor in ("ray", "inline"):
-        done = operant("sweep", grid, "--out", tmp_path / executor, "--executor", executor, "--json")
-        assert done.returncode == 0, done.stderr
-        assert len(done.stdout.splitlines()) == 1
+    words = ["sweep", str(grid), "--json", "--out"]
+    assert main([*words, str(tmp_path / "inline"), "--executor", "inline"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    done = operant(*words, tmp_path / "ray", "--executor", "ray")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
     for run in (tmp_path / "ray" / "runs").iterdir():
         assert digests(run) == digests(tmp_path / "inline" / "runs" / run.name)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from operant.cli import main
 from operant.scale import ray_cluster, ray_janitor
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None or not Path("/proc").exists(), reason="needs Ray and /proc")
@@ -168,7 +169,7 @@ def test_a_run_with_workers_on_four_nodes_has_the_bytes_of_one_process(name, clu
     task = ["arithmetic", "--rewards", f"{own}:shaped"] if name == "grpo" else [f"{own}:Noise"]
     words, kind = ["train", name, *task, *COMMON, *CASES[name][0]], CASES[name][1]
     on_ray = [*WORKERS[name], "--ray-address", address]
-    finished(operant(os.environ, *words, "--run", here))
+    assert main([*map(str, words), "--run", str(here)]) == 0
 
     process, size = operant(environment, *words, *on_ray, "--run", there), 0
     for what in ("kill", "slow", "remove"):
@@ -182,5 +183,5 @@ def test_a_run_with_workers_on_four_nodes_has_the_bytes_of_one_process(name, clu
     progress(driver, killed / "checkpoints", 0)
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
-    finished(operant(os.environ, "resume", killed, "--progress", "silent"))
+    assert main(["resume", str(killed), "--progress", "silent"]) == 0
     assert digests(killed) == digests(here)
