@@ -208,6 +208,24 @@ def test_a_wrapper_of_a_board_game_is_named_as_the_obstacle():
     env.close()
 
 
+WRAPPED_GAME = """
+import gymnasium
+from operant.envs import BoardGameEnv
+
+def short():
+    return gymnasium.wrappers.TimeLimit(BoardGameEnv("tic-tac-toe"), 3)
+"""
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_wrapper_within_an_own_board_game_is_named_as_the_obstacle(vectorization, tmp_path):
+    (tmp_path / "own.py").write_text(WRAPPED_GAME)
+    env = make(f"{tmp_path / 'own.py'}:short", 1, (0,), vectorization=vectorization)
+    with pytest.raises(ValueError, match="have TimeLimit; change the rules instead, in a subclass of BoardGame"):
+        require_suitable(env, "alphazero")
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("seen", "actions", "message"),
     [

@@ -6,11 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import TimeLimit
 from torch.testing import assert_close
 
 import operant
 from operant import mdp
-from operant.envs import Wrapper, make
+from operant.envs import BoardGameEnv, Wrapper, make
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
 from operant.state import clone
@@ -162,6 +163,10 @@ def test_a_board_game_with_wrappers_is_no_self_play(caplog):
     found = MuZero(SMALL, Wrapper(make("operant/TicTacToe-v0", 4, (0,))), seeds=(0,), budget=1000)
     assert found.game is None
     assert "operant/TicTacToe-v0 has wrappers, which self-play does not apply" in caplog.text
+    gymnasium.register("Short-v0", lambda: TimeLimit(BoardGameEnv("tic-tac-toe"), 3))
+    found = MuZero(SMALL, make("Short-v0", 4, (0,)), seeds=(0,), budget=1000)
+    assert found.game is None
+    assert "leave out TimeLimit for self-play" in caplog.text
 
 
 class Broken(Choosing):

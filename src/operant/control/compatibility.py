@@ -9,7 +9,7 @@ from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, GymnasiumEnv, is_image
 from operant.envs.features import MASK
 from operant.envs.spaces import is_box, is_dict, is_multi_discrete, members
-from operant.envs.worlds.games import BOARD_GAMES, rules_of
+from operant.envs.worlds.games import BOARD_GAMES, changing_wrappers, rules_of
 from operant.envs.wrapper import unwrapped, wrappers
 from operant.nets import is_bounded, is_continuous
 
@@ -170,19 +170,22 @@ def _looking_at(algorithm: Algorithm, env: BatchEnv, features: Features) -> Obst
 
 
 def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
-    if algorithm.model == "known" and wrappers(env) and rules_of(unwrapped(env)) is not None:
-        names = ", ".join(type(wrapper).__name__ for wrapper in wrappers(env))
-        return Obstacle(
-            f"plans with the rules of {env.task}, which do not contain the changes by wrappers, but its environments "
-            f"have {names}",
-            "leave out --bonus and --wrapper",
-        )
-    if algorithm.model == "known" and rules_of(env) is None:
+    if algorithm.model != "known":
+        return None
+    inner = unwrapped(env)
+    if rules_of(inner) is None:
         games = ", ".join(BOARD_GAMES)
         return Obstacle(
             f"needs the rules of a board game, got {env.task}: choose one of {games}, or a file with a BoardGameEnv of "
             "your own rules",
             "",
+        )
+    own, gymnasiums = [type(wrapper).__name__ for wrapper in wrappers(env)], changing_wrappers(inner)
+    if own or gymnasiums:
+        return Obstacle(
+            f"plans with the rules of {env.task}, which do not contain the changes by wrappers, but its environments "
+            f"have {', '.join(own + gymnasiums)}",
+            "leave out --bonus and --wrapper" if own else "change the rules instead, in a subclass of BoardGame",
         )
     return None
 

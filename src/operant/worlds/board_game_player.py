@@ -12,7 +12,7 @@ from torch import Tensor
 from operant.envs import BatchEnv
 from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
-from operant.envs.worlds.games import rules_of
+from operant.envs.worlds.games import changing_wrappers, rules_of
 from operant.envs.wrapper import unwrapped
 from operant.worlds.search import Planner
 
@@ -110,11 +110,14 @@ class BoardGamePlayer(ABC):
 
 def rules_for_self_play(env: BatchEnv) -> BoardGame | None:
     """Return the rules of the game of environments, or None, with a warning if it has wrappers."""
-    rules = rules_of(env)
-    if rules is None and rules_of(unwrapped(env)) is not None:
-        logger.warning(
-            "%s has wrappers, which self-play does not apply, so policies are trained against its random opponent: "
-            "leave out --bonus and --wrapper for self-play",
-            env.task,
-        )
-    return rules
+    inner = unwrapped(env)
+    rules, changing = rules_of(inner), changing_wrappers(inner)
+    if rules is None or (env is inner and not changing):
+        return rules
+    logger.warning(
+        "%s has wrappers, which self-play does not apply, so policies are trained against its random opponent: "
+        "leave out %s for self-play",
+        env.task,
+        ", ".join(changing) or "--bonus and --wrapper",
+    )
+    return None

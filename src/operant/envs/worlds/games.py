@@ -1,7 +1,7 @@
 """Board games as environments, against a random opponent: `BoardGameEnv`."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
 from operant.envs.adapter import GymnasiumEnv
@@ -162,16 +163,35 @@ def rules_of(env: BatchEnv) -> BoardGame | None:
 
     If the environments are in worker processes and look like a board game, another one is created here.
     """
-    if not isinstance(env, GymnasiumEnv):
-        return None
-    if env.singles:
-        bare = env.singles[0].unwrapped
+    with _one_of(env) as single:
+        bare = None if single is None else single.unwrapped
         return bare.game if isinstance(bare, BoardGameEnv) else None
-    if env.spec is None or not _looks_like_a_game(env):
-        return None
-    with contextlib.closing(make_single(env.spec)) as single:
-        bare = single.unwrapped
-        return bare.game if isinstance(bare, BoardGameEnv) else None
+
+
+def changing_wrappers(env: BatchEnv) -> list[str]:
+    """Return the names of Gymnasium's wrappers of environments that may change a game, from the outermost."""
+    with _one_of(env) as single:
+        layers: list[Any] = [single]
+        while isinstance(layers[-1], gymnasium.Wrapper):
+            layers.append(layers[-1].env)
+    return [type(layer).__name__ for layer in layers[:-1] if not _is_harmless(type(layer))]
+
+
+def _is_harmless(wrapper: type) -> bool:
+    """Return whether a wrapper changes no game: two of Gymnasium's, and those of all environments here."""
+    return wrapper in (OrderEnforcing, PassiveEnvChecker) or wrapper.__module__.startswith("operant.")
+
+
+@contextlib.contextmanager
+def _one_of(env: BatchEnv) -> Iterator[gymnasium.Env[Any, Any] | None]:
+    """Yield one of the environments, or None if they are no board games."""
+    if isinstance(env, GymnasiumEnv) and env.singles:
+        yield env.singles[0]
+    elif isinstance(env, GymnasiumEnv) and env.spec is not None and _looks_like_a_game(env):
+        with contextlib.closing(make_single(env.spec)) as single:
+            yield single
+    else:
+        yield None
 
 
 def _looks_like_a_game(env: BatchEnv) -> bool:
