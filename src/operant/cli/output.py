@@ -211,20 +211,21 @@ def seed_table(
 
 
 def faulty(seeds: Sequence[int], evaluation: "Evaluation", config: object = None) -> bool:
-    """Return whether the score of any seed is NaN, and warn if so.
+    """Return whether the score of any seed is NaN or infinite, and warn if so.
 
     Args:
         seeds: seeds of the run.
         evaluation: their evaluation.
         config: configuration of the algorithm, whose reward functions are named if no answer has a reward.
     """
-    wrong = [i for i, score in enumerate(evaluation.scores) if math.isnan(score)]
+    wrong = [i for i, score in enumerate(evaluation.scores) if not math.isfinite(score)]
     if wrong:
+        what = "NaN" if all(math.isnan(evaluation.scores[i]) for i in wrong) else "not finite"
         names = ", ".join(str(seeds[i]) for i in wrong)
         missing = evaluation.missing and all(evaluation.missing[i] == evaluation.episodes for i in wrong)
         why = "look for NaN or Inf in rewards or observations"
         why = _without_rewards(evaluation.episodes, config) if missing else why
-        say(f"operant: the last score of seed {names} is NaN: {why}")
+        say(f"operant: the last score of seed {names} is {what}: {why}")
     return bool(wrong)
 
 
