@@ -1,10 +1,14 @@
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant.envs import EnvError, make
+import operant
+from operant.envs import EnvError, GymnasiumEnv, make
 from operant.envs.checks import RewardCheck, blocked_rows, first_problem, needs_check, saying_once
 
 BOX = spaces.Box(-1.0, 1.0, (2,))
@@ -130,6 +134,41 @@ def test_a_mask_that_allows_nothing_is_an_error(scripted, first):
         EnvError, match=f"'action_mask' allows no action .environment 0, {0 if first else 1} steps after"
     ):
         scripted(space, *((shut,) if first else (open_, shut)))
+
+
+class Emptying(gymnasium.Env):
+    """Every move can be played once; the episode ends when none is left."""
+
+    observation_space = spaces.Dict({"a": BOX, "action_mask": spaces.MultiBinary(2)})
+    action_space = spaces.Discrete(2)
+
+    def seen(self):
+        return {"a": box(0, 0), "action_mask": np.array(self.left, np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = [1, 1]
+        return self.seen(), {}
+
+    def step(self, action):
+        self.left[action] = 0
+        return self.seen(), 1.0, not any(self.left), False, {}
+
+
+def test_the_last_observation_of_an_episode_needs_no_allowed_action(tmp_path):
+    trained = operant.train(
+        "ppo", Emptying, budget=64, num_envs=2, num_steps=16, num_minibatches=1, run=tmp_path / "run"
+    )
+    assert trained.evaluate(2).mean == 2
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_only_first_observations_need_an_allowed_action_where_an_environment_resets_itself(mode):
+    vector = SyncVectorEnv([Emptying] * 2, autoreset_mode=mode)
+    with closing(GymnasiumEnv(vector, seeds=[0, 1])) as env:
+        env.reset()
+        ended = [env.step(torch.tensor(actions)).terminated.any() for actions in ([0, 1], [1, 0])]
+        assert ended == [False, True]
 
 
 @pytest.mark.parametrize(

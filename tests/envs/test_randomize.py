@@ -128,6 +128,39 @@ def test_ranges_widen_while_the_policy_succeeds():
     assert hopeless.width.tolist() == [0.0, 0.0]
 
 
+def test_an_evaluation_has_the_full_ranges():
+    full = "operant.envs:Randomize(parameters={'force_mag': {'uniform': [20.0, 30.0]}}"
+    played = []
+    for name in (f"{full})", f"{full}, success=1.0, episodes=1)"):
+        env = wrapped(make("CartPole-v1", 8, SEEDS), [name], training=False)
+        start(env, SEEDS)
+        env.reset()
+        steps = [env.step(torch.ones(16, dtype=torch.int64)) for _ in range(30)]
+        played.append(torch.stack([step.obs for step in steps]))
+        assert env.metrics() == {}
+    assert torch.equal(*played)
+
+
+def test_ranges_widen_by_whole_episodes_only():
+    class Losing(Wrapper):
+        steps = 0
+
+        def step(self, actions):
+            self.steps += 1
+            lost = torch.full((2,), self.steps % 5 == 0)
+            step = super().step(actions)
+            return step._replace(truncated=step.truncated | lost, valid=~lost)
+
+    inner = Losing(make("Pendulum-v1", 2, [0]))
+    inner.always_valid = False
+    env = Randomize(inner, parameters={"m": {"uniform": [0.5, 2.0]}}, success=-1e9, episodes=2)
+    start(env, [0])
+    env.reset()
+    for _ in range(50):
+        env.step(torch.zeros(2, 1))
+    assert env.width.item() == 0
+
+
 def test_a_posterior_is_drawn_with_its_correlation():
     covariance = [[0.04, 0.03], [0.03, 0.04]]
     posterior = {"names": ["m", "l"], "mean": [0.0, math.log(2.0)], "covariance": covariance}

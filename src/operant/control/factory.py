@@ -146,7 +146,7 @@ class Experiment(InEnvironments):
             max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
         try:
-            env = wrapped(env, wrappers)
+            env = wrapped(env, wrappers, training=False)
             start(env, settings.seeds)
             if self.env is not None:
                 env = for_evaluation(self.env, env, settings.seeds)

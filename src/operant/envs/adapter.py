@@ -207,11 +207,11 @@ class GymnasiumEnv:
             self._log.append(chosen.copy())  # the environment may modify its inputs
             self._age += 1
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
+        ended = terminations | truncations
         if "lost" not in info:
             self._check_rewards(rewards, self._where)
             if self._check is not None:
-                self._check(observed, self._where)
-        ended = terminations | truncations
+                self._check(observed, self._where, None if self._mode is AutoresetMode.SAME_STEP else ended)
         reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
         self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)
         infos = final_infos(info.get("final_info", info), ended, self.device) if info else None

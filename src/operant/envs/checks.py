@@ -71,7 +71,7 @@ class ObservationCheck:
 
     - A number outside its box, or NaN, causes a warning, once per part of the observation.
     - A value outside a discrete space is an error, since networks and tables have no entry for it.
-    - A mask that allows no action is an error.
+    - A mask that allows no action is an error, unless the episode has ended.
 
     Args:
         task: name of the environment in messages.
@@ -83,22 +83,28 @@ class ObservationCheck:
     def __init__(self, task: str, space: gymnasium.Space[Any], actions: gymnasium.Space[Any], *, whole: bool) -> None:
         self._task = task
         self._checks: dict[tuple[str, ...], _Check] = {}
-        if is_dict(space) and MASK in space.spaces:
-            self._checks[MASK,] = self._mask_check(actions)
+        self._masked = actions if is_dict(space) and MASK in space.spaces else None
         if whole:
             self._add((), space)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to check."""
-        return not self._checks
+        return self._masked is None and not self._checks
 
-    def __call__(self, obs: Any, where: Where) -> None:
+    def __call__(self, obs: Any, where: Where, final: NDArray[np.bool_] | None = None) -> None:
         """Check a batch of observations.
+
+        Args:
+            obs: the observations.
+            where: description of an environment.
+            final: `[B]`, true for the last observations of episodes, whose masks may allow no action; None: no one.
 
         Raises:
             EnvError: an observation cannot be used for learning.
         """
+        if self._masked is not None:
+            self._check_masks(np.asarray(obs[MASK]), self._masked, where, final)
         for path in list(self._checks):
             part = obs
             for key in path:
@@ -155,16 +161,15 @@ class ObservationCheck:
 
         return check
 
-    def _mask_check(self, actions: gymnasium.Space[Any]) -> _Check:
-        def check(mask: NDArray[Any], where: Where) -> None:
-            blocked = blocked_rows(mask, actions)
-            if len(blocked):
-                raise EnvError(
-                    f"{self._task}: {MASK!r} allows no action ({where(blocked[0])}): end the episode instead, or allow "
-                    "an action that does nothing"
-                )
-
-        return check
+    def _check_masks(
+        self, masks: NDArray[Any], actions: gymnasium.Space[Any], where: Where, final: NDArray[np.bool_] | None
+    ) -> None:
+        blocked = [row for row in blocked_rows(masks, actions) if final is None or not final[row]]
+        if blocked:
+            raise EnvError(
+                f"{self._task}: {MASK!r} allows no action ({where(blocked[0])}): end the episode instead, or allow "
+                "an action that does nothing"
+            )
 
 
 class RewardCheck:

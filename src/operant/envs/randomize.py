@@ -136,8 +136,8 @@ class Randomize(Wrapper):
         noise: distribution of the standard deviation of normal observation noise, which is drawn at each step, in units
             of the observations.
         bias: distribution of the offset of each observation component, drawn per episode.
-        success: minimum return of a successful episode, for ranges that start at the nominal values and widen; None:
-            full ranges.
+        success: minimum return of a successful episode, for ranges that start at the nominal values and widen during
+            training; None: full ranges.
         episodes: number of episodes per seed after which its ranges widen if the mean return is at least `success`.
         step: fraction of the full width by which ranges widen.
 
@@ -216,11 +216,16 @@ class Randomize(Wrapper):
         action = torch.as_tensor(self.env.action_space.sample())
         past = torch.zeros(int(self.delay.second) + 1, self.rows, *action.shape, dtype=action.dtype)
         self.past = past.to(self.device)
-        self.width = torch.full((len(seeds),), float(self.success is None), device=self.device)
+        self.width = torch.full((len(seeds),), float(not self._widens), device=self.device)
         self.row_width = self.width.repeat_interleave(self.each)
         self.returns = torch.zeros(self.rows, device=self.device)
         self.finished, self.total = torch.zeros_like(self.width), torch.zeros_like(self.width)
         self._draw()
+
+    @property
+    def _widens(self) -> bool:
+        """Whether the ranges begin at the nominal values; in evaluations they have their full width."""
+        return self.success is not None and self.training
 
     def _draw(self) -> None:
         """Draw and set the parameters of each environment's episode."""
@@ -262,7 +267,7 @@ class Randomize(Wrapper):
         if not ended.any():
             obs = final_obs if step.obs is step.final_obs else self._sensed(step.obs)
             return step._replace(obs=obs, final_obs=final_obs)
-        self._widen(ended)
+        self._widen(ended & step.valid)
         self.episode += ended
         self.age *= ~ended
         self.returns = self.returns.masked_fill(ended & ~self.returns.isfinite(), 0.0) * ~ended
@@ -298,7 +303,7 @@ class Randomize(Wrapper):
 
     def _widen(self, ended: Tensor) -> None:
         """Count ended episodes, except those with NaN or Inf, and widen the ranges of successful seeds."""
-        if self.success is None:
+        if self.success is None or not self.training:
             return
         known = self.returns.isfinite()
         by_seed = (ended & known).view(-1, self.each)
@@ -321,7 +326,7 @@ class Randomize(Wrapper):
 
     def metrics(self) -> Mapping[str, Tensor]:
         """Return the fraction of the ranges in use, if they widen."""
-        return {} if self.success is None else {"randomize/width": self.width.clone()}
+        return {"randomize/width": self.width.clone()} if self._widens else {}
 
 
 def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:

@@ -159,13 +159,14 @@ ENTRY_POINTS = "operant.wrappers"
 """Entry-point group of wrappers in installed packages."""
 
 
-def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
+def wrapped(env: BatchEnv, names: Iterable[str], *, training: bool = True) -> BatchEnv:
     """Wrap an environment.
 
     Args:
         env: environment to wrap.
         names: wrappers from the innermost to the outermost, such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`: classes,
             or functions of the environment that return a wrapper.
+        training: whether it is for training, not for an evaluation: the attribute `training` of the wrappers.
 
     Raises:
         ValueError: a name is not a wrapper, or its parameters are wrong.
@@ -192,6 +193,8 @@ def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
                 f"around the environment, got {found!r:.80}"
             )
         env = found
+    for wrapper in wrappers(env):
+        wrapper.training = training
     return env
 
 
