@@ -217,7 +217,7 @@ def test_a_run_continues_exactly_on_another_number_of_processes(name):
     [
         ("sac", {"num_envs": 2}, "num_envs must be divisible by the number of shards, got 2 and 4"),
         ("td3", {"batch_size": 30}, "batch_size must be divisible by the number of shards, got 30 and 4"),
-        ("sac", {"use_sde": True}, "use_sde uses the same weights in all environments: leave out --shards 4"),
+        ("sac", {"use_sde": True}, "use_sde does not support shards: leave out --shards 4"),
         ("sac", {"hindsight": "future", "task": "operant/Reach-v0"}, "hindsight does not support shards"),
         ("td3", {"normalize_obs": True}, "normalize_obs on Pendulum-v1 needs all environments of each seed"),
         ("mbpo", {}, "mbpo does not support shards: leave out --shards 4"),

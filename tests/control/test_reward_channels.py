@@ -107,6 +107,43 @@ def test_a_bonus_of_steps_that_are_not_valid_counts_nothing():
     assert seen.rewards.isfinite().all()
 
 
+@pytest.mark.parametrize("names", [("reward",), ("reward", "intrinsic")])
+def test_returns_that_outlast_episodes_bootstrap_before_a_step_that_is_not_valid(names):
+    valid = torch.ones(T, S, N, dtype=torch.bool)
+    valid[3, 1, 2] = False
+    channels = RewardChannels({name: {"episodic": False} for name in names}, gamma=GAMMA, gae_lambda=LAM)
+    found = []
+    for shift in (0.0, 100.0):
+        rollout = random_rollout(0, valid)
+        rollout.obs[4:, 1, 2] += shift
+        seen = channels.read(rollout, lambda obs: two_values(obs)[..., : len(names)].squeeze(-1))
+        found.append(ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends))
+    assert torch.equal(found[0][:3, 1, 2], found[1][:3, 1, 2])
+    assert not torch.equal(found[0][3, 1, 2], found[1][3, 1, 2])
+
+
+class BrokenBonus(Probe):
+    """A bonus of NaN at the third step."""
+
+    steps = 0
+
+    def step(self, actions):
+        self.steps += 1
+        bonus = torch.full((self.rows,), torch.nan if self.steps == 3 else 0.5)
+        return super().step(actions)._replace(extras={"intrinsic": bonus})
+
+
+@pytest.mark.parametrize(("kind", "config"), [(PPO, PPOConfig), (A2C, A2CConfig)])
+def test_a_bonus_of_nan_drops_its_transition_alone(kind, config):
+    options = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (4,), "reward_channels": {"intrinsic": BONUS}}
+    options |= {"num_minibatches": 1} if kind is PPO else {}
+    learner = kind(config(**options), BrokenBonus(range(4)), seeds=(0,), budget=1000)
+    metrics = learner.iterate()
+    assert metrics["health/dropped_transitions"].tolist() == [4]
+    assert metrics["health/skipped_updates"].sum() == 0
+    assert learner.iterate()["health/updates"].sum() > 0
+
+
 class TwoStates(Probe):
     """Task of one-step episodes, which alternate between states 1 and -1, with reward 1 and a bonus of 1 in state 1."""
 

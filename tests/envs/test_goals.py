@@ -40,6 +40,11 @@ class OneByOne(Reach):
         return -float(np.linalg.norm(achieved_goal - desired_goal) > 0.5)
 
 
+class Ending(Reach):
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return bool(np.linalg.norm(achieved_goal - desired_goal, axis=-1) <= 0.3)  # an error for several goals
+
+
 class Failing(Reach):
     def compute_reward(self, achieved_goal, desired_goal, info):
         return -info["distance"]
@@ -59,7 +64,7 @@ class Tight(Reach):
     def compute_terminated(self, achieved_goal, desired_goal, info):
         return bool(np.linalg.norm(achieved_goal - desired_goal) <= self.width)
 """
-KINDS = (Reach, OneByOne, Failing)
+KINDS = (Reach, OneByOne, Ending, Failing)
 
 
 @pytest.fixture
@@ -82,6 +87,10 @@ def test_rewards_are_those_of_the_environment(registered):
     step = env.step(torch.ones(4, 2))
     assert torch.equal(reward(step.final_obs["achieved_goal"], step.final_obs["desired_goal"]), step.reward)
     env.close()
+
+
+def test_terminations_for_single_goals_are_computed_one_by_one(registered):
+    assert goal_end(make("Ending-v0", 2, (3, 5)))(torch.zeros(3, 2), GOALS).tolist() == [False, True, False]
 
 
 def test_tensor_environments_compute_their_own():

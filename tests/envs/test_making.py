@@ -75,6 +75,18 @@ def test_unknown_and_old_names_suggest_others(task, message):
         make(task, 1, [0])
 
 
+def test_an_old_version_of_a_custom_environment_is_used_with_a_warning(monkeypatch, caplog):
+    for version in (0, 1):
+        spec = gymnasium.envs.registration.EnvSpec(f"OperantTestOwn-v{version}", OwnVersion)
+        monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    make("OperantTestOwn-v0", 1, [0]).close()
+    assert "OperantTestOwn-v0 is an old version" in caplog.text
+
+
+class OwnVersion(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+
 @pytest.mark.parametrize(
     ("task", "module", "extra"),
     [

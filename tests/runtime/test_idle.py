@@ -55,6 +55,25 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_actions
             "clip_range_schedule=linear has no effect with objective=penalty",
         ),
         ("ppo", "CartPole-v1", {"kl_coef": 3.0}, "kl_coef=3.0 has no effect with objective=clip"),
+        (
+            "ppo-penalty",
+            "Pendulum-v1",
+            {"kl_coef_rounds": 4, "kl_coef_target": None},
+            "kl_coef_rounds=4 has no effect with kl_coef_target=None",
+        ),
+        (
+            "sac-discrete",
+            "CartPole-v1",
+            {"ent_coef": 0.1, "target_entropy_scale": 0.5},
+            "target_entropy_scale=0.5 has no effect with ent_coef=0.1",
+        ),
+        (
+            "ppo",
+            "CartPole-v1",
+            {"network": "torch.nn:Identity", "hidden_sizes": (999,)},
+            "hidden_sizes=(999,) has no effect with network=torch.nn:Identity",
+        ),
+        ("ppo", "CartPole-v1", {"network": "torch.nn:Identity"}, ""),
         ("ppo", "Pendulum-v1", {"sde_sample_freq": 4}, "sde_sample_freq=4 has no effect with use_sde=False"),
         (
             "reinforce",

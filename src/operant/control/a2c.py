@@ -250,7 +250,7 @@ class A2C(Resumable):
 
     def iterate(self) -> Metrics:
         """Collect a rollout, estimate advantages, and update policy and critic once."""
-        rollout = self.agent.collect_finite(self.config.num_steps)
+        rollout = self.agent.collect_finite(self.config.num_steps, self.config.reward_channels)
         batch = self.estimate_advantages(rollout)
         metrics = self.update(batch, remaining(self.consumed, self.budget))
         self.consumed += self.rollout_steps

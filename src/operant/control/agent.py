@@ -1,6 +1,6 @@
 """Agents of on-policy methods, `Agent`, and the flattened samples of their rollouts, `Samples`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -121,9 +121,7 @@ class Agent(DeclaredState):
             continuous = isinstance(self.head, GaussianHead)
             self.hidden_of = require_state_noise(shape.mlp, continuous=continuous, algorithm=algorithm)
             if self.shards.count > 1:
-                raise ValueError(
-                    f"use_sde uses the same weights in all environments: leave out --shards {self.shards.count}"
-                )
+                raise ValueError(f"use_sde does not support shards: leave out --shards {self.shards.count}")
 
     @property
     def learned(self) -> Weights:
@@ -168,9 +166,9 @@ class Agent(DeclaredState):
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
 
-    def collect_finite(self, steps: int) -> Rollout:
-        """Collect a rollout (see `collect`) whose transitions with NaN or Inf are invalid."""
-        return without_broken(self.collect(steps))
+    def collect_finite(self, steps: int, channels: Collection[str] = ()) -> Rollout:
+        """Collect a rollout (see `collect`) whose transitions with NaN or Inf are invalid (see `without_broken`)."""
+        return without_broken(self.collect(steps), channels)
 
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         return self.collector.play(obs, len(noise), self._acting(noise))

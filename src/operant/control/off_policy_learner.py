@@ -326,6 +326,6 @@ def require_shards(config: OffPolicyConfig, shards: Shards) -> None:
     """
     shards.require_even(num_envs=config.num_envs, batch_size=config.batch_size)
     if shards.count > 1 and isinstance(config, StateNoiseConfig) and config.sde_every is not None:
-        raise ValueError(f"use_sde uses the same weights in all environments: leave out --shards {shards.count}")
+        raise ValueError(f"use_sde does not support shards: leave out --shards {shards.count}")
     if shards.count > 1 and config.hindsight != "none":
         raise ValueError(f"hindsight does not support shards: leave out --shards {shards.count}")

@@ -283,7 +283,7 @@ class PPO(Resumable):
 
     def iterate(self) -> Metrics:
         """Collect a rollout, estimate advantages, and update policy and value."""
-        rollout = self.agent.collect_finite(self.config.num_steps)
+        rollout = self.agent.collect_finite(self.config.num_steps, self.config.reward_channels)
         batch = self.estimate_advantages(rollout)
         metrics = self.update(batch, remaining(self.consumed, self.budget))
         self.consumed += self.rollout_steps

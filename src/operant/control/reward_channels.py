@@ -35,7 +35,8 @@ class RewardChannel:
     """Weight of its advantages in the sum; 0: the critic predicts the return, but the policy ignores it."""
     episodic: bool = True
     """Whether its return ends with the episode. Otherwise it continues into the next episode, as if the first
-    observation of that followed the last one of this (Burda et al. 2018)."""
+    observation of that followed the last one of this (Burda et al. 2018), unless a transition between them is invalid.
+    """
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -139,19 +140,21 @@ class RewardChannels:
         values = rollout.values(value)
         after = rollout.true_successors(values, value)
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
+        cut = _before_invalid(rollout)
         if self.count == 1:
             if not own.episodic:
-                after, terminated, truncated = values[1:], torch.zeros_like(terminated), torch.zeros_like(truncated)
+                after = torch.where(cut, after, values[1:])
+                terminated, truncated = torch.zeros_like(terminated), cut
             ends = Ends(terminated=terminated, truncated=truncated, gamma=own.gamma)
             return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
         episodic = self._column("episodic", values)
         ends = Ends(
             terminated=terminated.unsqueeze(-1) & episodic,
-            truncated=truncated.unsqueeze(-1) & episodic,
+            truncated=torch.where(episodic, truncated.unsqueeze(-1), cut.unsqueeze(-1)),
             gamma=self._column("gamma", values),
         )
         rewards = torch.stack([self._rewards(rollout, name) for name in self.channels], dim=-1)
-        after = torch.where(episodic, after, values[1:])
+        after = torch.where(episodic | cut.unsqueeze(-1), after, values[1:])
         return Channeled(rewards, values[:-1], after, self._column("gae_lambda", values), ends)
 
     def _rewards(self, rollout: Rollout, name: str) -> Tensor:
@@ -199,6 +202,13 @@ class RewardChannels:
             name: ops.explained_variance(value, target, weights)
             for name, value, target in zip(names, values.unbind(-1), targets.unbind(-1), strict=True)
         }
+
+
+def _before_invalid(rollout: Rollout) -> Tensor:
+    """Return the steps `[T, S, N]` before invalid ones, where returns that do not end with the episode bootstrap."""
+    if rollout.valid is None:
+        return torch.zeros_like(rollout.truncated)
+    return torch.cat((~rollout.valid[1:], torch.zeros_like(rollout.valid[:1])))
 
 
 def channels_of(

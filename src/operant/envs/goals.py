@@ -1,5 +1,6 @@
 """Goal-conditioned environments: rewards and terminations for relabeled goals: `goal_reward`, `goal_end`."""
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -15,7 +16,7 @@ from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv
 from operant.envs.registry import make_single, specified, wrapper_chain
 from operant.envs.spaces import is_box, is_dict, is_multi_discrete
-from operant.envs.workers import env_error
+from operant.envs.workers import EnvError, env_error
 from operant.envs.wrapper import unwrapped, wrappers
 
 OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
@@ -106,8 +107,10 @@ def goal_end(env: BatchEnv) -> GoalEnd | None:
 
     def end(achieved: Tensor, desired: Tensor) -> Tensor:
         reached, wanted = decode(achieved, desired)
-        ends: Any = np.asarray(compute(reached, wanted))
-        if ends.shape != achieved.shape[:1]:
+        ends: Any = None
+        with contextlib.suppress(EnvError):  # of a method for single goals, such as one with an `if`
+            ends = np.asarray(compute(reached, wanted))
+        if ends is None or ends.shape != achieved.shape[:1]:
             ends = np.array([compute(*goals) for goals in zip(reached, wanted, strict=True)])
         return torch.as_tensor(ends, dtype=torch.bool, device=achieved.device)
 

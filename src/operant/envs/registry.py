@@ -280,12 +280,14 @@ def registered(task: str) -> EnvSpec:
 
 
 def _check_old(spec: EnvSpec, newest: str) -> None:
-    """Log that a version is old, if its package keeps old versions as separate tasks.
+    """Log that a version is old, if the environment is custom, or its package keeps old versions as separate tasks.
 
     Raises:
-        ValueError: the package does not keep old versions.
+        ValueError: it is an old version of Gymnasium's own, or of another package.
     """
-    if not any(package.keeps_old for package in packages_of(spec)):
+    packages = packages_of(spec)
+    is_custom = not packages and not str(spec.entry_point).startswith("gymnasium.")
+    if not is_custom and not any(package.keeps_old for package in packages):
         raise ValueError(
             f"{spec.id!r} is out of date: use {newest!r}. For the old one, pass its vector environment to "
             "operant.envs.GymnasiumEnv"

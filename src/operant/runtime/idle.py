@@ -40,6 +40,7 @@ CONDITIONS = (
     Condition(("target_noise_clip",), "target_policy_noise", (0.0,), "0.2"),
     Condition(("clip_range", "clip_range_high", "clip_range_schedule"), "objective", ("penalty",), "clip"),
     Condition(("kl_coef", "kl_coef_target", "kl_coef_rounds"), "objective", ("clip",), "clip-and-penalty"),
+    Condition(("kl_coef_rounds",), "kl_coef_target", (None,), "0.01"),
     Condition(("sde_sample_freq",), "use_sde", (False,), "true"),
     Condition(("per_beta",), "per_alpha", (0.0,), "0.6"),
     Condition(("hindsight_ratio",), "hindsight", ("none",), "future"),
@@ -98,18 +99,28 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             "leave it out, or set model_train_freq",
             *(algorithm.name, getattr(config, "rounds_per_iteration", None)),
         )
-    if getattr(config, "ent_coef", None) is not None and getattr(config, "target_entropy", None) is not None:
-        logger.warning(
-            "%s: target_entropy=%s has no effect with ent_coef=%s, which is then constant: leave out one of them",
-            *(algorithm.name, getattr(config, "target_entropy", None), getattr(config, "ent_coef", None)),
-        )
+    for name in ("target_entropy", "target_entropy_scale"):
+        if getattr(config, "ent_coef", None) is not None and _is_chosen(config, name, usual):
+            logger.warning(
+                "%s: %s=%s has no effect with ent_coef=%s, which is then constant: leave out one of them",
+                *(algorithm.name, name, getattr(config, name), getattr(config, "ent_coef", None)),
+            )
+    for name in ("hidden_sizes", "activation", "share_features"):
+        if getattr(config, "network", None) is not None and _is_chosen(config, name, usual):
+            logger.warning(
+                "%s: %s=%s has no effect with network=%s, which has all layers: leave it out",
+                *(algorithm.name, name, getattr(config, name), getattr(config, "network", None)),
+            )
     if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
         logger.warning(
             "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "
             "to the number of steps with the same weights, for example to 8",
             algorithm.name,
         )
+    _warn_of_slow_targets(algorithm, config, usual)
 
+
+def _warn_of_slow_targets(algorithm: Algorithm, config: Any, usual: Sequence[Any]) -> None:
     tau, interval = (getattr(config, name, None) for name in ("tau", "target_update_interval"))
     is_slow = tau is not None and interval is not None and tau < 1 and interval > SLOWEST * tau
     if is_slow and any(_is_chosen(config, name, usual) for name in ("tau", "target_update_interval")):

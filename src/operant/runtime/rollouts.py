@@ -1,6 +1,6 @@
 """Collection of fixed-length rollouts from an `operant.envs.BatchEnv`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import isfinite
@@ -90,13 +90,19 @@ class Rollout:
         return patched.view(seeds, steps, rows, *patched.shape[2:]).movedim(1, 0)
 
 
-def without_broken(rollout: Rollout) -> Rollout:
-    """Return a rollout whose transitions with NaN or Inf in reward or observations are invalid, and counted.
+def without_broken(rollout: Rollout, channels: Collection[str] = ()) -> Rollout:
+    """Return a rollout whose transitions with NaN or Inf in rewards or observations are invalid, and counted.
 
     Their numbers are replaced by 0. Returns of earlier steps end before them, and bootstrap from the value of the
     observation there. A rollout without any is returned unchanged.
+
+    Args:
+        rollout: the rollout.
+        channels: names of the extra tensors that are rewards, too.
     """
-    read = [rollout.rewards, *(obs for obs in (rollout.obs, rollout.final_obs) if obs.is_floating_point())]
+    extras = {name: part for name, part in rollout.extras.items() if name in channels and part.is_floating_point()}
+    observed = [obs for obs in (rollout.obs, rollout.final_obs) if obs.is_floating_point()]
+    read = [rollout.rewards, *observed, *extras.values()]
     # A sum with NaN or Inf is one of them: a single number, without masks.
     if isfinite(reduce(torch.add, (part.sum() for part in read))):
         return rollout
@@ -116,6 +122,7 @@ def without_broken(rollout: Rollout) -> Rollout:
         last_obs=finite(rollout.last_obs),
         final_obs=finite(rollout.final_obs),
         rewards=finite(rollout.rewards),
+        extras={**rollout.extras, **{name: finite(part) for name, part in extras.items()}},
         kept=tuple(map(acted, rollout.kept)),
         truncated=cut,
         valid=kept & ~broken,
