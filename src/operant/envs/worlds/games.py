@@ -1,7 +1,7 @@
 """Board games as environments, against a random opponent: `BoardGameEnv`."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv
 from operant.envs.features import MASK
-from operant.envs.registry import make_single
+from operant.envs.registry import make_single, wrapper_chain
 from operant.envs.spaces import is_dict
 from operant.envs.tensor.board_game_checks import check_once
 from operant.envs.tensor.board_games import BoardGame, Positions
@@ -171,19 +171,17 @@ def rules_of(env: BatchEnv) -> BoardGame | None:
 def changing_wrappers(env: BatchEnv) -> list[str]:
     """Return the names of Gymnasium's wrappers of environments that may change a game, from the outermost."""
     with _one_of(env) as single:
-        layers: list[Any] = [single]
-        while isinstance(layers[-1], gymnasium.Wrapper):
-            layers.append(layers[-1].env)
-    return [type(layer).__name__ for layer in layers[:-1] if not _is_harmless(type(layer))]
+        layers = [] if single is None else wrapper_chain(single)
+        return [type(layer).__name__ for layer in layers if not _is_harmless(layer)]
 
 
-def _is_harmless(wrapper: type) -> bool:
+def _is_harmless(wrapper: object) -> bool:
     """Return whether a wrapper changes no game: two of Gymnasium's, and those of all environments here."""
-    return wrapper in (OrderEnforcing, PassiveEnvChecker) or wrapper.__module__.startswith("operant.")
+    return isinstance(wrapper, OrderEnforcing | PassiveEnvChecker) or type(wrapper).__module__.startswith("operant.")
 
 
 @contextlib.contextmanager
-def _one_of(env: BatchEnv) -> Iterator[gymnasium.Env[Any, Any] | None]:
+def _one_of(env: BatchEnv) -> Generator[gymnasium.Env[Any, Any] | None]:
     """Yield one of the environments, or None if they are no board games."""
     if isinstance(env, GymnasiumEnv) and env.singles:
         yield env.singles[0]
