@@ -86,7 +86,7 @@ def test_a_score_of_nan_is_reported(capsys):
     assert faulty((3, 7), Evaluation.of([[1.0], [math.nan]]))
     assert "the last score of seed 7 is NaN" in capsys.readouterr().err
     assert faulty((3, 7), Evaluation.of([[math.inf], [math.nan]]))
-    assert "the last score of seed 3, 7 is not finite" in capsys.readouterr().err
+    assert "the last score of seed 3, 7 is NaN or Inf" in capsys.readouterr().err
 
 
 def test_a_score_of_answers_without_rewards_names_the_functions(capsys):

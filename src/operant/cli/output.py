@@ -220,7 +220,7 @@ def faulty(seeds: Sequence[int], evaluation: "Evaluation", config: object = None
     """
     wrong = [i for i, score in enumerate(evaluation.scores) if not math.isfinite(score)]
     if wrong:
-        what = "NaN" if all(math.isnan(evaluation.scores[i]) for i in wrong) else "not finite"
+        what = "NaN" if all(math.isnan(evaluation.scores[i]) for i in wrong) else "NaN or Inf"
         names = ", ".join(str(seeds[i]) for i in wrong)
         missing = evaluation.missing and all(evaluation.missing[i] == evaluation.episodes for i in wrong)
         why = "look for NaN or Inf in rewards or observations"
