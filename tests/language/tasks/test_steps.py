@@ -30,20 +30,28 @@ def test_invalid_prompts_are_rejected(prompt):
     ("completion", "rewards"),
     [
         ("12+7=19\n19+5=24\n24", [(8, 1), (16, 1), (18, 1)]),
-        ("12+7=19\n19+5=24\n24\n", [(8, 1), (16, 1), (19, 1)]),
+        ("12+7=19\n19+5=24\n24\n", [(8, 1), (16, 1), (19, 0)]),
         ("12+7=18\n18+5=23\n23", [(8, 0), (16, 0), (18, 0)]),
         ("12+7=19\n19+5=23\n24", [(8, 1), (16, 0), (18, 1)]),
         ("24", [(2, 0)]),
         ("12+7=19\n\n24", [(8, 1), (9, 0), (11, 1)]),
-        ("12+7=19\n19+5=24\n24\n24", [(8, 1), (16, 1), (19, 1), (21, 0)]),
+        ("12+7=19\n19+5=24\n24\n24", [(8, 1), (16, 1), (19, 0), (21, 0)]),
         ("12+7=19", [(7, 0)]),
         ("12+7=19\n19+5=24", [(8, 1), (15, 0)]),
+        ("12+7=19\n19+5=24\n", [(8, 1), (16, 0)]),
         ("12+7=19\x0b", [(8, 0)]),
         ("", [(0, 0)]),
     ],
 )
 def test_rewards_of_steps(completion, rewards):
     assert step_rewards("12+7+5=", completion) == rewards
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n", "\n24", "\n25"])
+def test_no_answer_with_only_right_steps_has_a_wrong_outcome(ending):
+    completion = "12+7=19\n19+5=24\n24" + ending
+    rewards = [reward for _, reward in step_rewards("12+7+5=", completion)]
+    assert min(rewards) == (ending == "") <= last_line([completion], ["24"])[0]
 
 
 def test_the_ends_cut_an_answer_into_its_lines():

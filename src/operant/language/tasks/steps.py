@@ -84,8 +84,8 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
     """Compute the reward of each line of an answer: 1 if it equals the line of the correct answer, else 0.
 
     So all lines after a mistake are wrong. The last line of an answer that is too short is wrong, too: otherwise an
-    answer that ends after its first line would have no wrong step, and a policy would learn to stop early. An empty
-    answer is one wrong step, which its EOS ends.
+    answer that ends after its first line would have no wrong step, and a policy would learn to stop early. A line break
+    after the result makes the result wrong, as in `last_line`. An empty answer is one wrong step, which its EOS ends.
 
     Args:
         prompt: prompt of this task.
@@ -101,7 +101,7 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
     lines = re.findall(r"[^\n]*\n|[^\n]+", completion) or [""]
     ends = accumulate(map(len, lines))
     found = [
-        (end, float(place < len(right) and line.removesuffix("\n") == right[place]))
+        (end, float(place < len(right) and line == right[place] + "\n" * (place < len(right) - 1)))
         for place, (line, end) in enumerate(zip(lines, ends, strict=True))
     ]
     if len(found) < len(right):
