@@ -240,6 +240,10 @@ def test_export_and_import(cli, judged, tmp_path):
     assert all(row["annotator"].startswith("annotator-") for row in rows)
     assert cli("label", other, "--import", pairs)[2] == "imported: 7 lines, 4 new items, 7 new labels\n"
     assert cli("label", other, "--import", pairs)[2] == "imported: 7 lines, 0 new items, 0 new labels\n"
+    pairs.write_text(json.dumps({"prompt": "p", "completions": ["one", "one"]}) + "\n")
+    pairs.with_name("pairs.jsonl.manifest.json").unlink()
+    expected = "imported: 1 lines, 0 new items, 0 new labels; skipped: 1 lines without two different completions\n"
+    assert cli("label", other, "--import", pairs)[2] == expected
     assert [outcome for _, _, outcome in labels(other)] == ["B"] * 7
 
 

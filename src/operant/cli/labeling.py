@@ -182,7 +182,8 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
     answer: dict[str, Any] = {}
     if options.import_ is not None:
         imported = import_file(store, options.import_, annotator=options.annotator or "imported")
-        say(f"imported: {imported.rows} lines, {imported.items} new items, {imported.events} new labels")
+        skipped = f"; skipped: {imported.skipped} lines without two different completions" * bool(imported.skipped)
+        say(f"imported: {imported.rows} lines, {imported.items} new items, {imported.events} new labels{skipped}")
         answer["imported"] = vars(imported)
     if options.export is not None:
         exported = export(store, options.export, form=options.format, names=options.names, held_out=options.held_out)

@@ -37,7 +37,7 @@ def reward(prompts, completions, completion_ids):
 @pytest.mark.parametrize(("chosen", "rejected"), [("a", "b"), ("b", "a")])
 def test_a_pair(path, store, chosen, rejected):
     write(path, {"prompt": "p", "chosen": chosen, "rejected": rejected, "score": 3})
-    assert vars(import_file(store, path)) == {"items": 1, "events": 1, "rows": 1}
+    assert vars(import_file(store, path)) == {"items": 1, "events": 1, "rows": 1, "skipped": 0}
     (item,), (label,) = store.items(), store.labels()
     ranks = dict(zip((c.text for c in item.completions), label.ranks_of_item(), strict=True))
     assert ranks == {chosen: 1, rejected: 2}
@@ -50,7 +50,7 @@ def test_opposite_opinions_are_of_one_item(path, store):
         {"prompt": "p", "chosen": "a", "rejected": "b", "annotator": "ann"},
         {"prompt": "p", "chosen": "b", "rejected": "a", "annotator": "bob"},
     )
-    assert vars(import_file(store, path)) == {"items": 1, "events": 2, "rows": 2}
+    assert vars(import_file(store, path)) == {"items": 1, "events": 2, "rows": 2, "skipped": 0}
     report = agreement(store.items(), store.labels())
     assert report.percent.value == 0
     assert report.first_shown.count == 0  # the order in which they saw them is unknown
@@ -61,7 +61,8 @@ def test_opposite_opinions_are_of_one_item(path, store):
     [
         ("2 + 2 = 4", "2 + 2 = 5", ("2 + 2 =", " 4", " 5")),
         ("yes", "no", ("", "yes", "no")),
-        ("ab", "abc", ("ab", "", "c")),
+        ("The answer is four", "The answer is five", ("The answer is", " four", " five")),
+        ("ab", "abc", ("", "ab", "abc")),
         (
             [{"role": "user", "content": "p"}, {"role": "assistant", "content": "a"}],
             [{"role": "user", "content": "p"}, {"role": "assistant", "content": "b"}],
@@ -101,6 +102,34 @@ def test_a_ranking(path, store, ranks, outcome, expected):
     assert [c.text[0]["content"] for c in store.items()[0].completions] == sorted(ranks)
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"completions": ["4", "4", "5"]}, {"4": 1, "5": 2}),
+        ({"completions": ["4", "5", "4"], "ranks": [3, 2, 1]}, {"4": 1, "5": 2}),
+        ({"completions": ["4", "5", "4", "6"], "ranks": [1, 1, 2, 3]}, {"4": 1, "5": 1, "6": 2}),
+    ],
+)
+def test_of_equal_completions_the_best_one_is_used(path, store, row, expected):
+    write(path, {"prompt": "2+2=", **row})
+    assert import_file(store, path).events == 1
+    (item,), (label,) = store.items(), store.labels()
+    assert dict(zip((c.text for c in item.completions), label.ranks_of_item(), strict=True)) == expected
+
+
+def test_lines_without_a_comparison_are_skipped(path, store):
+    write(
+        path,
+        {"prompt": "p", "chosen": "a", "rejected": "a"},
+        {"prompt": "p", "completions": ["a", "a"]},
+        {"chosen": "yes", "rejected": "yes"},
+        ranked(a=1),
+        {"instruction": "i", "completions": [{"response": "a", "overall_score": 1}, {"response": "b"}]},
+        {"prompt": "p", "chosen": "a", "rejected": "b", "labels": [1]},
+    )
+    assert vars(import_file(store, path)) == {"items": 1, "events": 1, "rows": 6, "skipped": 5}
+
+
 def full(tmp_path, sizes=(2, 3)):
     with PreferenceStore(tmp_path / "full.sqlite") as store:
         store.add_items(Item.of(f"p{n}", "abcd"[:size]) for size in sizes for n in range(6))
@@ -120,6 +149,7 @@ def test_round_trip(tmp_path, store, form):
     before = tmp_path / f"{form}.jsonl"
     first = import_file(store, before)
     assert first.rows > 10
+    assert first.skipped == 0
     again = import_file(store, before)
     assert (again.items, again.events, again.rows) == (0, 0, first.rows)
     after = tmp_path / "again.jsonl"
@@ -161,9 +191,14 @@ def test_existing_labels_of_an_annotator_are_not_added_again(tmp_path, store):
     ("row", "message"),
     [
         ({"prompt": "p", "completion": "a", "label": True}, r"this one has \['completion', 'label', 'prompt'\]"),
-        ({"prompt": "p", "chosen": "a", "rejected": "a"}, "two or more different completions"),
+        (
+            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},
+            r"labels=\[True, False\] are of the steps",
+        ),
+        ({"prompt": "p", "completions": ["a", "b"], "ranks": [1]}, r"ranks must .* each of 2 completions, got \[1\]"),
+        ({"prompt": "p", "completions": ["a", {"rank": 1}]}, r"\{'rank': 1\} is no text"),
         ({"prompt": "p", "chosen": "a", "rejected": "b", "annotator": 3}, "annotator must be a nonempty string, got 3"),
-        ({"context": "p", "completions": [{"rank": 1}]}, "'completion'"),
+        ({"context": "p", "completions": [{"rank": 1}]}, r"this one has \['completions', 'context'\]"),
         (
             {"context": "p", "completions": [{"rank": "x", "completion": "a"}, {"rank": 1, "completion": "b"}]},
             "not supp",

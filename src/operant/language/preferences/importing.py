@@ -2,20 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from operant.language.data import Row, compare, has_prompt
-from operant.language.encoding import shared_length
+from operant.language.data import Row, compare
 from operant.language.layouts import standard
 from operant.language.preferences.exporting import manifest_path
 from operant.language.preferences.items import Event, Item, Outcome, Text, dense_ranks, encode
 from operant.language.preferences.journal import event_of, item_of
 from operant.language.preferences.recovery import read_lines
 from operant.language.preferences.store import ConflictError, PreferenceStore
-from operant.language.sources import read
+from operant.language.sources import is_message, read
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,13 @@ class Imported:
         items: number of new items.
         events: number of new events.
         rows: number of lines.
+        skipped: number of lines without a comparison: fewer than two different completions, or fewer with a score.
     """
 
     items: int
     events: int
     rows: int
+    skipped: int = 0
 
 
 def import_file(store: PreferenceStore, path: Path, *, annotator: str = "imported") -> Imported:
@@ -38,10 +39,11 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
 
     Labels that are already in the store are skipped, so importing a file twice has no effect.
 
-    Lines may be `{prompt, chosen, rejected}` (without `prompt`, the common prefix of both texts is the prompt),
+    Lines may be `{prompt, chosen, rejected}` (without `prompt` as in `operant.language.data.compare`),
     `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` where lower ranks
-    are better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log from `export`. Lines
-    without a comparison are skipped. Labels of held-out prompts, which are for evaluations, remain marked as such.
+    are better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log from `export`. Of
+    equal completions only the best one is used. Lines without a comparison are skipped. Labels of held-out prompts,
+    which are for evaluations, remain marked as such.
 
     Args:
         store: store to add to.
@@ -54,7 +56,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
         OSError: the file cannot be read, or the labels cannot be stored.
     """
     _check_manifest(path)
-    items = rows = 0
+    items = rows = skipped = 0
     with store.transaction():
         before = len(store.events())
         held = {(e.item_id, e.annotator, e.ranks_of_item()) for e in store.labels() if e.round == 0}
@@ -62,6 +64,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
             try:
                 item, event = _read(row, annotator)
                 items += item is not None and store.add_item(item)
+                skipped += item is None and event is None and row.get("type") != "header"
                 if event and (row.get("type") or (event.item_id, event.annotator, event.ranks_of_item()) not in held):
                     store.append(event)
             except ConflictError as error:
@@ -70,7 +73,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, {where}: {error}") from error
             rows += 1
-        return Imported(items, len(store.events()) - before, rows)
+        return Imported(items, len(store.events()) - before, rows, skipped)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -106,40 +109,44 @@ def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | 
     who = row.get("annotator", annotator)
     if not isinstance(who, str) or not who:
         raise ValueError(f"annotator must be a nonempty string, got {who!r}")
-    found = dict(row) if {"context", "completions"} <= row.keys() else standard(dict(row))
-    return (None, None) if found is None else _labeled(found, who)
+    found = standard(dict(row))
+    label = None if found is None else _labeled(found, who)
+    return (None, None) if label is None else label
 
 
-def _labeled(row: Row, who: str) -> tuple[Item, Event]:
-    """Return the item and the label of a pair or a ranking."""
+def _labeled(row: Row, who: str) -> tuple[Item, Event] | None:
+    """Return the item and the label of a pair or a ranking; None if it compares no different completions."""
     if {"chosen", "rejected"} <= row.keys():
-        prompt, chosen, rejected = _pair(row)
-        return _label(prompt, [chosen, rejected], [0, 1], who, _held_out(row))
-    texts, held = row.get("completions"), _held_out(row)
-    if "context" in row and texts is not None:
-        return _label(row["context"], [c["completion"] for c in texts], [c["rank"] for c in texts], who, held)
+        prompt, *pair = compare(row)  # one may be text, the others messages that contain it
+        return _label(prompt, pair, [0, 1], who, _held_out(row))
+    texts = row.get("completions")
+    if row.get("labels") is not None and texts is not None:
+        raise ValueError(
+            f"labels={row['labels']!r:.80} are of the steps of one solution, which are no comparison, expected chosen "
+            "and rejected, or completions with ranks: use `operant train process-reward-model --dataset`, or remove "
+            "the column `labels`"
+        )
     if "prompt" in row and isinstance(texts, list):
         listed = cast(list[Any], texts)
-        return _label(row["prompt"], listed, row.get("ranks") or list(range(len(listed))), who, held)
+        return _label(row["prompt"], listed, row.get("ranks") or list(range(len(listed))), who, _held_out(row))
     raise ValueError(
-        "a row must have chosen and rejected (and prompt), or prompt (or context) and completions with ranks, or come "
-        f"from a log; this one has {sorted(row)}"
+        "a row must have chosen and rejected (and prompt), or prompt and completions (and ranks), or context and "
+        f"completions of rank and completion, or come from a log; this one has {sorted(row)}"
     )
 
 
-def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
-    chosen, rejected = row["chosen"], row["rejected"]
-    if has_prompt(dict(row)):
-        prompt, chosen, rejected = compare(dict(row))  # one may be text, the others messages that contain it
-        return _plain(prompt), _plain(chosen), _plain(rejected)
-    length = shared_length(chosen, rejected)
-    if length and chosen[length - 1] == " ":
-        length -= 1  # the space is part of the completions
-    return chosen[:length], chosen[length:], rejected[length:]
-
-
 def _plain(text: Any) -> Text:
-    return text if isinstance(text, str) else [dict(message) for message in text]
+    """Return a text with plain messages.
+
+    Raises:
+        ValueError: it is neither a string nor a list of messages.
+    """
+    if isinstance(text, str):
+        return text
+    messages = cast(list[Any], text) if isinstance(text, list) else None
+    if messages is None or not all(map(is_message, messages)):
+        raise ValueError(f"{text!r:.80} is no text, expected a string, or a list of messages with role and content")
+    return [dict(message) for message in messages]
 
 
 def _held_out(row: Row) -> bool:
@@ -149,9 +156,23 @@ def _held_out(row: Row) -> bool:
     return any(row.get(f"{side}_run") and row.get(f"{side}_consumed") is not None for side in ("chosen", "rejected"))
 
 
-def _label(prompt: Text, texts: list[Text], ranks: list[int], annotator: str, held_out: bool) -> tuple[Item, Event]:
-    """Return the item, and the label as if the completions had been shown in canonical order."""
-    item = Item.of(prompt, texts, gold=ranks, provenance={"held_out": True} if held_out else None)
+def _label(
+    prompt: Any, texts: Sequence[Any], ranks: Sequence[float], annotator: str, held_out: bool
+) -> tuple[Item, Event] | None:
+    """Return the item, and the label as if the completions had been shown in canonical order.
+
+    Of equal completions only the best one is used. None if fewer than two are left.
+    """
+    if len(ranks) != len(texts):
+        raise ValueError(f"ranks must have a number for each of {len(texts)} completions, got {ranks}")
+    best: dict[str, tuple[Text, float]] = {}
+    for rank, text in sorted(zip(ranks, map(_plain, texts), strict=True), key=lambda answer: answer[0]):
+        best.setdefault(encode(text), (text, rank))
+    if len(best) < 2:
+        return None
+    different, levels = zip(*best.values(), strict=True)
+    provenance = {"held_out": True} if held_out else None
+    item = Item.of(_plain(prompt), different, gold=dense_ranks(levels), provenance=provenance)
     order = item.gold or ()
     item = replace(item, gold=None)
     outcome: Outcome = "ranking"
