@@ -324,6 +324,16 @@ def test_a_step_that_contains_the_separator_is_named(characters, step, separator
     assert len(stepwise(characters, rows, eos_ids=ENDS, separator=";")) == 2
 
 
+def test_a_labeled_completion_that_would_be_scored_as_several_steps_is_named(characters):
+    rows = [{"prompt": "q", "completion": text, "label": True} for text in ("a=1", "a=1\n", "a=1\nb=2")]
+    assert [len(example.steps) for example in stepwise(characters, rows[:2], eos_ids=ENDS)] == [1, 1]
+    with pytest.raises(
+        ValueError, match=r"^row 3: step 1, 'a=1\\nb=2', contains the separator .*: set --step-separator"
+    ):
+        stepwise(characters, rows, eos_ids=ENDS)
+    assert len(stepwise(characters, rows, eos_ids=ENDS, separator=";")) == 3
+
+
 def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, caplog):
     row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [1, 0, 1]}
     with caplog.at_level(logging.WARNING):

@@ -346,6 +346,8 @@ def stepwise(
     def one(row: Row) -> Stepwise:
         if found == "unpaired":
             labels = [row["label"]]
+            if isinstance(row["completion"], str):
+                _check_steps([row["completion"].removesuffix(separator)], separator)  # scored as one step with it, too
             prompt, *steps = encode_pair(
                 tokenizer, row["prompt"], row["completion"], eos_ids=eos_ids, **encoder.template(row)
             )
