@@ -72,8 +72,11 @@ def test_small_differences_of_a_reward_model_are_not_enlarged():
 
 @pytest.mark.parametrize("name", sorted(STEP_SIZES))
 def test_policies_see_prompts_that_were_not_imitated(name):
-    asked = configuration(catalog.find(name), "arithmetic:digits=3").train_examples
+    asked = configuration(catalog.find(name), "arithmetic").train_examples
     assert len(tasks.find("arithmetic").rows("train", asked, seed=0)) == asked > SFTConfig.train_examples
+    few = "steps:terms=2,digits=2,operators=+"
+    asked = configuration(catalog.find(name), few).train_examples
+    assert len(tasks.find(few).rows("train", asked, seed=0)) == asked == SFTConfig.train_examples
     assert configuration(catalog.find(name), "sort").train_examples == SFTConfig.train_examples
     assert configuration(catalog.find(name), "arithmetic", train_examples=7).train_examples == 7
     assert configuration(catalog.find(name), "arithmetic", model="org/large").train_examples == SFTConfig.train_examples

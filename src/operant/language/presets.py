@@ -97,9 +97,8 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     wanted = dict(SMALL.get(algorithm.root, {}))
     if values.get("reward_model") and algorithm.root in STEP_SIZES:
         wanted |= LEARNED_REWARD
-    name = task.partition(":")[0]
-    if name in PROMPTS and algorithm.root in STEP_SIZES:
-        wanted["train_examples"] = PROMPTS[name]
+    if task in PROMPTS and algorithm.root in STEP_SIZES:
+        wanted["train_examples"] = PROMPTS[task]
     found = configuration_module.configuration(algorithm, task, chosen, under=wanted, **values)
     if algorithm.root not in STEP_SIZES or "learning_rate" in values:
         return found
