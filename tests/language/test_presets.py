@@ -49,6 +49,37 @@ def test_step_sizes_of_policies_go_with_the_root_of_the_answers_of_a_step(name, 
     assert found.learning_rate == pytest.approx(step_size(STEP_SIZES[name], answers))
 
 
+@pytest.mark.parametrize(
+    ("name", "preset", "values", "expected"),
+    [
+        ("rlhf", None, {"prompts_per_batch": 1}, 1),
+        ("rlhf", None, {"prompts_per_batch": 3}, 3),
+        ("rlhf", None, {"prompts_per_batch": 5}, 4),
+        ("rlhf", None, {"prompts_per_batch": 3, "num_minibatches": 2}, 2),
+        ("rlhf", "paper", {"prompts_per_batch": 2}, 1),
+        ("rlhf", "instructgpt", {"prompts_per_batch": 6}, 6),
+        ("grpo", "dapo", {"prompts_per_batch": 8}, 8),
+        ("grpo", "dapo", {"prompts_per_batch": 8, "model": "org/large"}, 8),
+        ("grpo", None, {"prompts_per_batch": 8}, 1),
+        ("iterative-grpo", None, {"prompts_per_batch": 8}, 1),
+    ],
+)
+def test_few_prompts_per_batch_bound_the_minibatches_that_were_not_chosen(name, preset, values, expected):
+    assert configuration(catalog.find(name), "arithmetic", preset, **values).num_minibatches == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"prompts_per_batch": 2, "num_minibatches": 3}, "num_minibatches must be in \\[1, 2\\], got 3"),
+        ({"prompts_per_batch": 0}, "prompts_per_batch must be .*, got 0"),
+    ],
+)
+def test_chosen_numbers_of_minibatches_and_prompts_are_not_changed(values, field):
+    with pytest.raises(ValueError, match=field):
+        configuration(catalog.find("rlhf"), "arithmetic", **values)
+
+
 @pytest.mark.parametrize("name", sorted(STEP_SIZES))
 def test_a_step_size_that_is_named_wins(name):
     values = {"learning_rate": 0.5, "prompts_per_batch": 8, "num_minibatches": 2}

@@ -79,12 +79,17 @@ def step_size(base: float, answers: float) -> float:
 def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
     """Return the configuration of an algorithm: defaults, overridden by those of small models, preset and values.
 
+    The learning rate of a built-in policy is for the number of answers in a minibatch (`step_size`), also with `step`
+    vpg, whose policy step uses all minibatches of a batch: its rate is on purpose that of a quarter of its answers,
+    with which the scores in docs/language_defaults.md were measured.
+
     Args:
         algorithm: catalog entry of the algorithm.
         task: training task, on which the number of prompts may depend.
         preset: name of a preset; `"paper"` selects only the defaults.
         **values: values of single fields. `model` and `init` determine whether the model is built-in, which needs
-            other learning rates than a pretrained one.
+            other learning rates than a pretrained one. With fewer `prompts_per_batch` than the minibatches of the
+            defaults or the preset, their number is that of the prompts.
 
     Raises:
         RunError: `init` is not the folder of a run.
@@ -92,15 +97,18 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     """
     model, init = values.get("model", ModelOptions.model), values.get("init", "")
     chosen = "paper" if preset is None else preset
-    if preset == "paper" or base_model(model, init) not in BUILT_IN:
-        return configuration_module.configuration(algorithm, task, chosen, **values)
-    wanted = dict(SMALL.get(algorithm.root, {}))
-    if values.get("reward_model") and algorithm.root in STEP_SIZES:
-        wanted |= LEARNED_REWARD
-    if task in PROMPTS and algorithm.root in STEP_SIZES:
-        wanted["train_examples"] = PROMPTS[task]
+    is_small, is_policy = preset != "paper" and base_model(model, init) in BUILT_IN, algorithm.root in STEP_SIZES
+    wanted = dict(SMALL.get(algorithm.root, {})) if is_small else {}
+    if is_small and is_policy:
+        wanted |= LEARNED_REWARD if values.get("reward_model") else {}
+        wanted |= {"train_examples": PROMPTS[task]} if task in PROMPTS else {}
+    prompts = values.get("prompts_per_batch")
+    if is_policy and isinstance(prompts, int) and "num_minibatches" not in values:
+        usual = configuration_module.configuration(algorithm, task, chosen, under=wanted)
+        if 1 <= prompts < getattr(usual, "num_minibatches", 1):
+            values["num_minibatches"] = prompts
     found = configuration_module.configuration(algorithm, task, chosen, under=wanted, **values)
-    if algorithm.root not in STEP_SIZES or "learning_rate" in values:
+    if not is_small or not is_policy or "learning_rate" in values:
         return found
     answers = found.prompts_per_batch * found.num_generations / found.num_minibatches
     return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.root], answers))
