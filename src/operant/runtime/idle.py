@@ -62,6 +62,10 @@ CONDITIONS = (
     Condition(("importance_sampling_cap",), "importance_sampling_correction", ("none",), "truncate"),
     Condition(("advantage_eps",), "advantage", ("mean", "leave-one-out"), "group"),
     Condition(("epsilon", "dual_clip"), "objective", ("cispo",), "clip"),
+    Condition(("beta_horizon",), "beta_target", (None,), "6"),
+    Condition(("ranking_loss", "centering_examples"), "supervision", ("process",), "outcome"),
+    Condition(("step_separator", "steps_finished"), "supervision", ("outcome",), "process"),
+    Condition(("validations",), "keep_best", (False,), "true"),
 )
 
 
