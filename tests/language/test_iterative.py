@@ -122,7 +122,10 @@ def test_the_annotator_sees_the_columns_of_the_row(make_learner):
     learner.annotator = SimulatedAnnotator(reward, temperature=0.0)
     learner.iterate()
     assert {columns["extra"][0] for columns in seen} <= set(range(6))
-    assert all(set(columns) == {"extra", "prompt_ids", "truncated"} for columns in seen)
+    assert all(set(columns) == {"extra", "prompt_ids", "truncated", "trainer_state"} for columns in seen)
+    learner.iterate()
+    states = [columns["trainer_state"] for columns in seen]
+    assert [(state["global_step"], state["max_steps"]) for state in states] == [(0, 100)] * 4 + [(1, 100)] * 4
 
 
 @pytest.mark.parametrize("name", ["length:target=2", "soft-overlong:buffer=6"])

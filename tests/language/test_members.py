@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from operant import catalog
+from operant import api, catalog
 from operant.language import members
 from operant.language.configs import ModelOptions
 from operant.language.dpo import DPO, DPOConfig
 from operant.language.engines import NativeEngine
 from operant.language.grpo import GRPO, GRPOConfig
+from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
 from operant.language.members import BUILDERS, Builder, engine_for
 from operant.language.models import ScalarHead, load
 from operant.language.rlhf import RLHF, RLHFConfig
@@ -17,6 +18,7 @@ from operant.language.scoring import RewardModelFunction, Scorer
 from operant.language.sft import SFT, SFTConfig
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
+from operant.state import clone
 
 
 def test_the_engine_that_is_asked_for(make_model):
@@ -74,6 +76,54 @@ def test_a_reward_model_without_a_chat_template_takes_no_conversations(
         built(learner.__name__, learner, config, task=str(path))
     path.write_text("\n".join(json.dumps({"prompt": f"{i}="}) for i in range(6)))
     assert built(learner.__name__, learner, config, task=str(path)).engine is not None
+
+
+STATES = []
+
+
+def noting(completions, trainer_state, **_):
+    """Note the trainer state, whose share of the steps is the reward of every answer."""
+    STATES.append((trainer_state.global_step, trainer_state.max_steps, trainer_state.epoch))
+    return [trainer_state.global_step / trainer_state.max_steps] * len(completions)
+
+
+NOTING = {"held_out": 2, "prompts_per_batch": 2, "num_generations": 2, "max_completion_length": 2}
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"{i}="}) for i in range(10)))
+    return str(path)
+
+
+@pytest.mark.parametrize(("learner", "config"), [(GRPO, GRPOConfig), (RLHF, RLHFConfig)])
+def test_evaluations_know_how_far_training_is(learner, config, model_folder, prompts):
+    own = config(model=str(model_folder), rewards=(f"{__name__}:noting",), **NOTING)
+    members = [built(learner.__name__, learner, own, task=prompts) for _ in range(2)]
+    STATES.clear()
+    assert members[0].score(2, lambda: False).scores == [0.0, 0.0]
+    members[0].learner.iterate()
+    assert members[0].score(2, lambda: False).scores == [0.25, 0.25]
+    members[1].learner.load_state_dict(clone(members[0].learner.state_dict()))
+    assert members[1].score(2, lambda: False).scores == [0.25, 0.25]
+    assert members[1].sample(1, 2).average == 0.25
+    # Evaluations ask for the greedy answers and then for others.
+    assert STATES == [(0, 4, 0.0)] * 3 + [(1, 4, 0.25)] * 5
+
+
+def test_the_annotator_and_evaluations_of_iterative_grpo_know_how_far_training_is(model_folder, prompts, tmp_path):
+    common = {"train_examples": 8, "held_out": 2, "progress": "silent", "max_completion_length": 8}
+    path = tmp_path / "rm"
+    api.train("reward-model", "preference", budget=8, run=path, batch_size=8, model=model_folder, **common)
+    own = IterativeGRPOConfig(
+        model=str(model_folder), rewards=(f"{__name__}:noting",), reward_model=str(path), **NOTING
+    )
+    member = built("IterativeGRPO", IterativeGRPO, own, task=prompts)
+    STATES.clear()
+    member.learner.iterate()
+    assert set(STATES) == {(0, 4, 0.0)}
+    assert member.score(2, lambda: False).scores == [0.25, 0.25]
 
 
 def test_the_engine_of_training_is_that_of_the_member(model_folder):

@@ -73,6 +73,7 @@ def greedy(
     rows: int = ROWS,
     interrupted: Callable[[], bool] = lambda: False,
     trained_on: RewardFunctions | None = None,
+    state: Mapping[str, float] | None = None,
     start: Start | None = None,
     tokens: int = 16_384,
     version: int | None = None,
@@ -87,6 +88,7 @@ def greedy(
         rows: number of answers generated in parallel.
         interrupted: function called before every token; if it returns True, the evaluation stops.
         trained_on: training reward functions, if they differ from `rewards`, for additional metrics.
+        state: trainer state of the reward functions. Default: `operant.language.rewards.START`.
         start: initial policy, to measure the KL divergence from it.
         tokens: maximum number of tokens per forward pass of that measurement.
         version: version of the policy's weights, to be saved with the answers; None: it has none.
@@ -101,21 +103,21 @@ def greedy(
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
-    judged = compute_rewards(rewards, answers)
+    judged = compute_rewards(rewards, answers, state)
     scores = floats(judged.total)
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
-    others = compute_rewards(rewards, drawn)
-    metrics = {} if trained_on is None else _rewarded(trained_on, answers)
+    others = compute_rewards(rewards, drawn, state)
+    metrics = {} if trained_on is None else _rewarded(trained_on, answers, state)
     if start is not None:
         metrics |= start.kl(model, drawn.samples(), tokens=tokens)
     shown = [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
     return Scored(scores, shown if version is None else [{**one, "version": version} for one in shown], metrics)
 
 
-def _rewarded(rewards: RewardFunctions, answers: Answers) -> dict[str, float]:
+def _rewarded(rewards: RewardFunctions, answers: Answers, state: Mapping[str, float] | None) -> dict[str, float]:
     """Return the mean training rewards of the greedy answers, in total and by function."""
-    found = compute_rewards(rewards, answers)
+    found = compute_rewards(rewards, answers, state)
     means = dict(zip(found.names, floats(found.table.nanmean(0)), strict=True))
     own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
     return {"eval/reward": float(found.total.nanmean()), **own}
@@ -148,6 +150,7 @@ def sampled(
     seed: int,
     rows: int = ROWS,
     decides: str = "",
+    state: Mapping[str, float] | None = None,
 ) -> Sampled:
     """Evaluate a policy by `count` answers per prompt, sampled at temperature 1.
 
@@ -161,6 +164,7 @@ def sampled(
         rows: number of answers generated in parallel.
         decides: name of the reward function that determines whether an answer is correct (reward at least 1); empty:
             the first one.
+        state: trainer state of the reward functions. Default: `operant.language.rewards.START`.
 
     Raises:
         ValueError: there is no reward function with that name.
@@ -168,7 +172,7 @@ def sampled(
     generator = streams.torch_generator(seed, "evaluation")
     engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
     answers = ask(engine, prompts, count, sampling, tokenizer=model.tokenizer, generator=generator)
-    judged = compute_rewards(rewards, answers)
+    judged = compute_rewards(rewards, answers, state)
     name = deciding(decides, judged.names)
     means = judged.total.view(-1, count).double().nanmean(1)
     means = means[~means.isnan()]

@@ -29,6 +29,7 @@ from operant.language.preferences.items import Item, Presentation
 from operant.language.processes import loaded
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import RewardFunctions, Rewards
+from operant.language.rollouts import Sampler
 from operant.language.scoring import is_classifier, starting_head
 from operant.language.tasks import Row
 from operant.ops.weights import Aggregation
@@ -42,6 +43,12 @@ from operant.tensors import floats, integers
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """There are no variants; every field of GRPO can be set."""
+
+
+Columns = Mapping[str, Sequence[Any]]
+"""Arguments of reward functions with one entry per completion."""
+TrainerState = Mapping[str, float] | None
+"""Trainer state of reward functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +93,18 @@ class Companions(NamedTuple):
 
 
 class Observed:
-    """Reward functions whose arguments are also passed to another function, before the rewards are computed."""
+    """Reward functions whose arguments are also passed to another function, before the rewards are computed.
 
-    def __init__(self, rewards: RewardFunctions, observe: Callable[[Mapping[str, Sequence[Any]]], None]):
+    The function is given the arguments with one entry per completion, and the trainer state.
+    """
+
+    def __init__(self, rewards: RewardFunctions, observe: Callable[[Columns, TrainerState], None]):
         self.names, self._rewards, self._observe = rewards.names, rewards, observe
 
-    def __call__(self, **given: Any) -> Rewards:
+    def __call__(self, *, trainer_state: TrainerState = None, **given: Any) -> Rewards:
         """Compute the rewards of completions."""
-        self._observe(given)
-        return self._rewards(**given)
+        self._observe(given, trainer_state)
+        return self._rewards(**given, trainer_state=trainer_state)
 
 
 class IterativeGRPO:
@@ -171,6 +181,11 @@ class IterativeGRPO:
         """The policy."""
         return self.grpo.model
 
+    @property
+    def sampler(self) -> Sampler:
+        """Sampler of the policy's answers."""
+        return self.grpo.sampler
+
     def iterate(self) -> Metrics:
         """Update the policy on one batch; after the last batch of an iteration, update the reward model."""
         metrics = dict(self.grpo.iterate())  # which also resets the reference
@@ -183,11 +198,11 @@ class IterativeGRPO:
         """Return the last training batch of the policy; None if it was already returned."""
         return self.grpo.take_learned()
 
-    def _compare_all(self, given: Mapping[str, Sequence[Any]]) -> None:
+    def _compare_all(self, given: Columns, state: TrainerState) -> None:
         """Let the annotator compare two answers to each prompt, given the arguments of reward functions."""
         size = self.config.num_generations + self.config.statistics
         for start in range(0, len(given["completions"]), size):
-            pair = self.compare({name: column[start : start + size] for name, column in given.items()})
+            pair = self.compare({name: column[start : start + size] for name, column in given.items()}, state)
             if pair is not None:
                 self._compared.append((self.consumed, pair))
 
@@ -200,11 +215,12 @@ class IterativeGRPO:
             found = [(drawn, Pair(*row)) for state in states for drawn, *row in state["rows"]]
         return [pair for _, pair in sorted(found, key=itemgetter(0))]  # answers are drawn in several rounds
 
-    def compare(self, answers: Mapping[str, Sequence[Any]]) -> Pair | None:
+    def compare(self, answers: Columns, state: TrainerState = None) -> Pair | None:
         """Return the annotator's preference between two different answers to a prompt; None if all are equal.
 
         Args:
             answers: arguments of reward functions, for one prompt.
+            state: trainer state of the annotator's reward function.
         """
         texts = answers["completions"]
         second = next((i for i, text in enumerate(texts) if text != texts[0]), None)
@@ -213,7 +229,8 @@ class IterativeGRPO:
         shown, prompt = (texts[0], texts[second]), answers["prompts"][0]
         item = Item.of(prompt, shown)
         presentation = Presentation(item.item_id, self.annotator.name, 0, prompt, shown, (0, 1))
-        rewards = self.annotator.reward(**{name: [column[0], column[second]] for name, column in answers.items()})
+        both = {name: [column[0], column[second]] for name, column in answers.items()}
+        rewards = self.annotator.reward(**both, trainer_state=state)
         outcome, _ = self.annotator.choose(presentation, rewards)
         if outcome not in ("A", "B"):
             return None

@@ -137,10 +137,11 @@ class Builder:
         run, options = reward_run(config.reward_model)
         # Of rankings, the best and the worst answers.
         learned = load_data(run.settings, options, ACCEPTS["reward-model"], seed=self.seed)
+        known = data.reward_functions()  # in one set of processes
         others = companions(
             config,
             learned.train,
-            data.reward_functions(),
+            known,
             limits=learned.limits,
             seed=self.seed,
             budget=self.settings.budget,
@@ -154,7 +155,7 @@ class Builder:
             tokenizer=model.tokenizer,
             tokens=config.micro_batch_tokens,
         )
-        return self._sampling(data, model, combine([scorer]), evaluated_by=data.reward_functions(), others=others)
+        return self._sampling(data, model, combine([scorer]), evaluated_by=known, others=others)
 
     def rlhf(self) -> Member:
         """Build a learner of RLHF with its critic."""
@@ -243,7 +244,8 @@ class Builder:
             **own,
         )
         learned = rewards if self.config.reward_model else None
-        return self._answering(learner, model, data, evaluated_by or rewards, trained_on=learned, engine=engine)
+        state, rewards = learner.sampler.trainer_state, evaluated_by or rewards
+        return self._answering(learner, model, data, rewards, trained_on=learned, state=state, engine=engine)
 
     def _answering(
         self,
@@ -253,6 +255,7 @@ class Builder:
         rewards: RewardFunctions,
         *,
         trained_on: RewardFunctions | None = None,
+        state: Callable[[], Mapping[str, float] | None] = lambda: None,
         engine: Engine | None = None,
     ) -> Member:
         """Return the member of a policy that is evaluated by the rewards of its answers.
@@ -263,6 +266,8 @@ class Builder:
             data: held-out prompts; on a built-in task the score is the task's reward, not that of training.
             rewards: reward functions of the score on a data set.
             trained_on: reward functions of training, whose rewards are additional metrics if the functions differ.
+            state: function that returns the trainer state of the reward functions. Default: that of a task, whose
+                functions do not use it.
             engine: sampling engine of training, whose version of the weights is saved with the answers.
         """
         if data.task:
@@ -284,6 +289,7 @@ class Builder:
                 rows=rows,
                 interrupted=stop,
                 trained_on=different,
+                state=state(),
                 start=start,
                 tokens=self.config.micro_batch_tokens,
                 version=None if engine is None else engine.version,
@@ -299,6 +305,7 @@ class Builder:
                 seed=self.seed,
                 rows=rows,
                 decides=decides,
+                state=state(),
             )
 
         return Member(learner, score, engine, sample)

@@ -68,7 +68,13 @@ class RewardFunctions(Protocol):
         ...
 
     def __call__(
-        self, *, prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Any], **columns: Any
+        self,
+        *,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Any],
+        trainer_state: Mapping[str, float] | None = None,
+        **columns: Any,
     ) -> Rewards:
         """Compute the rewards of completions (see `Combined`)."""
         ...
@@ -91,7 +97,6 @@ class Combined:
         self.names = _different([name_of(function) for function in functions])
         self._functions = tuple((function, _accepted(function)) for function in functions)
         self._warned = False
-        self._state = START
 
     def __call__(
         self,
@@ -108,7 +113,7 @@ class Combined:
             prompts: prompt of each completion, a string or a list of messages.
             completions: strings or lists of messages.
             completion_ids: token ids of the completions, including EOS.
-            trainer_state: progress of training. Default: that of the previous call.
+            trainer_state: progress of training. Default: `START`.
             **columns: other columns of the examples, with one entry per completion.
 
         Raises:
@@ -120,10 +125,9 @@ class Combined:
         for name, column in given.items():
             if len(column) != len(completions):
                 raise ValueError(f"there are {len(completions)} completions, but {len(column)} entries of {name}")
-        self._state = self._state if trainer_state is None else trainer_state
         log = _Log(len(completions))
         given |= {"completions": completions, "log_metric": log.metric, "log_extra": log.column}
-        state = partial(SimpleNamespace, **self._state)
+        state = partial(SimpleNamespace, **(START if trainer_state is None else trainer_state))
         results = [
             _checked(name, _ask(name, function, accepted, given | {"trainer_state": state()}), len(completions))
             for name, (function, accepted) in zip(self.names, self._functions, strict=True)

@@ -22,7 +22,7 @@ from operant.language.in_step import InStep
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
-from operant.language.rewards import TRAINER, Combined, RewardFunctions, Rewards, mean_by_name
+from operant.language.rewards import TRAINER, RewardFunctions, Rewards, mean_by_name
 from operant.language.tokenizer import decode
 from operant.runtime.shards import Shards
 from operant.state import DeclaredState, State
@@ -196,7 +196,7 @@ class Sampler(DeclaredState):
         Raises:
             ValueError: weights older than `max_staleness` updates sampled an answer.
         """
-        state = self._trainer_state()
+        state = self.trainer_state()
 
         def rewarded(answers: Answers) -> Rollout:
             self._require_recent(answers.completions)
@@ -277,8 +277,8 @@ class Sampler(DeclaredState):
         self.engine.update(model)
         self.version = version
 
-    def _trainer_state(self) -> dict[str, float]:
-        """Return the progress of training before a batch, which may have several draws, as TRL's state."""
+    def trainer_state(self) -> dict[str, float]:
+        """Return the progress of training after the last update, as TRL's state; a batch may have several draws."""
         size = len(self.prompts)
         return {
             "global_step": self.version,
@@ -333,14 +333,11 @@ def compute_rewards(rewards: RewardFunctions, answers: Answers, state: Mapping[s
     Args:
         rewards: reward functions.
         answers: answers.
-        state: trainer state, if known.
+        state: trainer state. Default: `operant.language.rewards.START`.
     """
     rows = [prompt.row for prompt in answers.prompts]
     names = dict.fromkeys(name for row in rows for name in row if name not in OWN_COLUMNS)
     prompts = [asked(row) for row in rows]
-    known: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
-    if state is not None and isinstance(rewards, Combined):
-        known["trainer_state"] = state
     return rewards(
         prompts=prompts,
         completions=[
@@ -350,7 +347,8 @@ def compute_rewards(rewards: RewardFunctions, answers: Answers, state: Mapping[s
         completion_ids=[completion.ids for completion in answers.completions],
         prompt_ids=[prompt.prompt for prompt in answers.prompts],
         truncated=[completion.truncated for completion in answers.completions],
-        **known,
+        trainer_state=state,
+        **{name: [row.get(name) for row in rows] for name in names},
     )
 
 
