@@ -49,6 +49,12 @@ def test_all_rows_with_a_prompt_have_prompts(characters, text, row):
     assert text(example.prompt) == "<bos>user: hi\nassistant: "
 
 
+def test_columns_that_a_row_lacks_are_none_in_its_prompt(characters):
+    rows = [{"prompt": "a", "level": 1}, {"prompt": "b", "answer": 2}]
+    found = prompts(characters, rows, columns=("prompt", "answer", "level"))
+    assert [prompt.row for prompt in found] == [rows[0] | {"answer": None}, rows[1] | {"level": None}]
+
+
 def test_rows_without_a_prompt_are_rejected(characters):
     with pytest.raises(ValueError, match="of the kind language-modeling"):
         prompts(characters, [{"text": "a"}])

@@ -126,6 +126,28 @@ def test_the_annotator_and_evaluations_of_iterative_grpo_know_how_far_training_i
     assert member.score(2, lambda: False).scores == [0.25, 0.25]
 
 
+def right(completions, answer, **_):
+    ANSWERS.extend(answer)
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+ANSWERS = []
+
+
+def test_a_column_that_some_rows_lack_is_none_in_every_batch(model_folder, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{i}="} | ({} if i % 2 else {"answer": str(i)}) for i in range(10)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    values = NOTING | {"prompts_per_batch": 1, "num_generations": 3}
+    own = GRPOConfig(model=str(model_folder), rewards=("numeric", f"{__name__}:right"), **values)
+    learner = built("GRPO", GRPO, own, task=str(path)).learner
+    ANSWERS.clear()
+    for _ in range(8):
+        learner.iterate()
+    assert len(ANSWERS) == 24
+    assert {tuple(ANSWERS[i : i + 3]) for i in range(0, 24, 3)} > {(None,) * 3}
+
+
 def test_the_engine_of_training_is_that_of_the_member(model_folder):
     config = GRPOConfig(model=str(model_folder), train_examples=4, held_out=2)
     member = built("GRPO", GRPO, config)

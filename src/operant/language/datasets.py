@@ -46,6 +46,11 @@ class TrainingData:
         """Length limits, as arguments of `operant.language.examples`."""
         return {"max_prompt_length": self.config.max_prompt_length, "max_completion_length": self.max_tokens}
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns of all examples; those that an example lacks count as None."""
+        return [*dict.fromkeys(name for row in (*self.train, *self.held_out) for name in row)]
+
     def encode(self, part: Literal["training", "evaluation"], make: Callable[[list[Row]], T]) -> T:
         """Return one part of the examples as `make` encodes it.
 

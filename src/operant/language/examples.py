@@ -171,7 +171,9 @@ class _Encoder:
         return examples
 
 
-def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int | None = None) -> list[Prompt]:
+def prompts(
+    tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int | None = None, columns: Sequence[str] = ()
+) -> list[Prompt]:
     """Return the tokenized prompts of examples of any kind with prompts.
 
     Args:
@@ -179,12 +181,13 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
         rows: examples (`operant.language.data.read_rows`).
         max_prompt_length: maximum number of tokens of a prompt, including BOS; longer prompts are truncated at the
             beginning, conversations after their system message. None: no limit.
+        columns: columns that are None in prompts of examples without them.
 
     Raises:
         ValueError: an example has no prompt, or an implicit one that may contain a part of the answers.
     """
     found = kind(rows, accept=PROMPTED)
-    encoder = _Encoder(tokenizer, (), max_prompt_length, None)
+    encoder, missing = _Encoder(tokenizer, (), max_prompt_length, None), dict.fromkeys(columns)
 
     def one(row: Row) -> Prompt:
         if found == "preference" and not has_prompt(row):
@@ -193,7 +196,8 @@ def prompts(tokenizer: Tokenizer, rows: Sequence[Row], *, max_prompt_length: int
                 "a column `prompt`, or use messages, or texts whose answers begin after '\\n\\nAssistant:'"
             )
         text = compare(row).prompt if found == "preference" else row["prompt"]
-        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, **encoder.template(row)), text, row), row)
+        ids = encoder.prompt(encode_prompt(tokenizer, text, **encoder.template(row)), text, row)
+        return Prompt(ids, row if row.keys() >= missing.keys() else {**missing, **row})
 
     return encoder.convert(rows, one)
 

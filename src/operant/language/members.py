@@ -227,7 +227,7 @@ class Builder:
             scorers: reward models among the reward functions.
             **own: other arguments of the learner.
         """
-        prompts = data.encode("training", self._prompts_of(model))
+        prompts = data.encode("training", self._prompts_of(model, data))
         check_context(prompts, model, max_tokens=data.max_tokens)
         for scorer in scorers:
             check_context(prompts, scorer.scorer.model, max_tokens=data.max_tokens, name="the reward model")
@@ -274,7 +274,7 @@ class Builder:
             rewards = combine(data.task.rewards, data.task.reward_weights)
         decides: str = getattr(self.config, "pass_reward", "")
         deciding(decides, rewards.names)  # report an invalid name now, not after training
-        prompts = data.encode("evaluation", self._prompts_of(model))
+        prompts = data.encode("evaluation", self._prompts_of(model, data))
         check_context(prompts, model, max_tokens=data.max_tokens)
         rows: int = getattr(self.config, "engine_batch_size", ROWS)
         different = trained_on if trained_on is not None and trained_on.names != rewards.names else None
@@ -310,9 +310,10 @@ class Builder:
 
         return Member(learner, score, engine, sample)
 
-    def _prompts_of(self, model: LanguageModel) -> Callable[[list[Row]], list[Prompt]]:
-        """Return the function that encodes the prompts of examples for a model."""
-        return partial(examples.prompts, model.tokenizer, max_prompt_length=self.config.max_prompt_length)
+    def _prompts_of(self, model: LanguageModel, data: TrainingData) -> Callable[[list[Row]], list[Prompt]]:
+        """Return the function that encodes the prompts of examples for a model, each with the columns of all."""
+        most, columns = self.config.max_prompt_length, data.columns
+        return partial(examples.prompts, model.tokenizer, max_prompt_length=most, columns=columns)
 
     def _required(self, rewards: RewardFunctions | None) -> RewardFunctions:
         """Return the reward functions, or raise an error if there are none."""
