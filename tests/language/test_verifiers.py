@@ -88,7 +88,7 @@ def test_a_list_of_correct_answers_is_an_error(name):
 
 
 def test_accuracy_without_a_column_finds_a_list_when_it_compares():
-    with pytest.raises(ValueError, match=r"the column 'answer' must contain texts or numbers, got \['4'\]"):
+    with pytest.raises(ValueError, match=r"'solution' or 'answer' must contain texts or numbers, got \['4'\]"):
         rate(find("accuracy"), ["4"], answer=[["4"]])
 
 
@@ -217,6 +217,25 @@ def test_accuracy_checks_its_column_before_anything_is_sampled():
         check_columns([find("accuracy")], [{"prompt": "p"}])
     with pytest.raises(ValueError, match="accuracy needs the column 'gold', but the data has answer"):
         check_columns([find("accuracy:column=gold")], [{"prompt": "p", "answer": "1"}])
+
+
+def test_accuracy_checks_the_answers_that_it_compares_before_anything_is_sampled():
+    pytest.importorskip("math_verify")
+    rows = [{"prompt": "p", "solution": "1", "answer": ["1"]}, {"prompt": "p", "answer": "1"}]
+    check_columns([find("accuracy")], rows)
+    for row in ({"answer": ["2"]}, {"solution": None, "answer": ["2"]}, {"solution": ["2"], "answer": "2"}):
+        with pytest.raises(ValueError, match=r"accuracy: .* must contain texts or numbers, got \['2'\]: .* \(row 3, "):
+            check_columns([find("accuracy")], [*rows, {"prompt": "p", **row}])
+
+
+def test_accuracy_takes_the_column_of_each_row():
+    pytest.importorskip("math_verify")
+    verifier, completions = find("accuracy"), ["1", "2", "3", "4"]
+    columns = {"solution": ["1", None, "4", None], "answer": ["0", "2", "3", None]}
+    rewards = rate(verifier, completions, **columns)
+    assert rewards == [1, 1, 0, None]
+    alone = [rate(verifier, [text], **{n: [c[i]] for n, c in columns.items()}) for i, text in enumerate(completions)]
+    assert [reward for (reward,) in alone] == rewards
 
 
 def test_accuracy_is_stopped_by_its_deadline():

@@ -194,7 +194,8 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
 
     Args:
         functions: reward functions. The attribute `check_columns` of a function may map columns to checks of their
-            values other than None, which raise ValueError.
+            values other than None, which raise ValueError. Of several names in a tuple, the first whose value in a row
+            is not None counts.
         rows: examples.
 
     Raises:
@@ -210,10 +211,12 @@ def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[st
                 f"the reward function {name_of(function)} needs the column {missing[0]}, but the data has {there}: "
                 "add it to the data, or give the parameter a default"
             )
-        for column, check in getattr(function, "check_columns", {}).items():
+        for columns, check in getattr(function, "check_columns", {}).items():
+            names = (columns,) if isinstance(columns, str) else columns
             for number, row in enumerate(rows, 1):
-                if row.get(column) is not None:
-                    _check_value(function, check, row[column], f"row {number}, which starts with {row!r:.80}")
+                value = next((row[name] for name in names if row.get(name) is not None), None)
+                if value is not None:
+                    _check_value(function, check, value, f"row {number}, which starts with {row!r:.80}")
 
 
 def _check_value(function: RewardFunction, check: Callable[[Any], object], value: Any, where: str) -> None:

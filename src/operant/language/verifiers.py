@@ -145,7 +145,7 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
     processes. The result is None after the time limit, or if the correct answer is unreadable.
 
     Args:
-        column: column with the correct answers; by default `solution`, as in TRL, otherwise `answer`.
+        column: column with the correct answers; by default `solution`, as in TRL, or `answer` in rows without it.
         seconds: time limit of a comparison.
         workers: number of processes.
 
@@ -156,13 +156,16 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
     if importlib.util.find_spec("math_verify") is None:
         raise ModuleNotFoundError('the verifier accuracy needs math-verify: pip install "operant[language]"')
     sandbox = Sandbox(_MATHEMATICS, seconds=seconds, workers=workers, memory=4 << 30)
+    names = (column,) if column else ("solution", "answer")
+    check = partial(_require_one, names)
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        used = column or ("solution" if "solution" in columns else "answer")
-        golds = _gold("accuracy", used, columns)
+        given = [name for name in names if name in columns] or names[-1:]
+        rows = zip(*(_gold("accuracy", name, columns) for name in given), strict=True)
+        golds = [next((gold for gold in row if gold is not None), None) for row in rows]
         for gold in golds:
             if gold is not None:
-                _require_one(used, gold)
+                check(gold)
         rights = {row: right_answer(gold) for row, gold in enumerate(golds) if gold is not None}
         texts = {row: text_of(completions[row]) for row in rights}
         found: dict[int, float | None] = {row: _by_number(texts[row], right) for row, right in rights.items()}
@@ -170,8 +173,7 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
         found.update(zip(asked, sandbox.map([(rights[row], texts[row]) for row in asked]), strict=True))
         return [found.get(row) for row in range(len(completions))]
 
-    checks = {column or "solution": partial(_require_one, column or "solution")}
-    vars(reward).update(required_columns=(column or ("solution", "answer"),), check_columns=checks)
+    vars(reward).update(required_columns=(names,), check_columns={names: check})
     return _named("accuracy", reward)
 
 
@@ -323,7 +325,7 @@ def _comparing(
     """
 
     def valid(gold: Any) -> None:
-        _require_one(column, gold)
+        _require_one((column,), gold)
         check(gold)
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -337,11 +339,12 @@ def _comparing(
     return _named(name, reward)
 
 
-def _require_one(column: str, gold: Any) -> None:
+def _require_one(columns: Sequence[str], gold: Any) -> None:
     """Check that a correct answer is one text or number; that of a list would be compared as the text of the list."""
     if not isinstance(gold, str | numbers.Real):
+        where = " or ".join(map(repr, columns))
         raise ValueError(
-            f"the column {column!r} must contain texts or numbers, got {gold!r}: give one correct answer per row, or "
+            f"the column {where} must contain texts or numbers, got {gold!r}: give one correct answer per row, or "
             "null, so that answers get no reward"
         )
 
