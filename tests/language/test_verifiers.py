@@ -21,6 +21,26 @@ def test_exact():
     assert rate(find("exact:column=solution"), ["a"], solution=["a"]) == [1]
 
 
+def test_exact_compares_whole_floats_as_integers():
+    completions = ["4", "4.0", "5", "4.5", "4"]
+    assert rate(find("exact"), completions, answer=[4.0, 4.0, 4.0, 4.5, 4.5]) == [1, 1, 0, 1, 0]
+
+
+def test_nothing_behind_the_mark_is_no_correct_answer():
+    gold = "I do not know ####"
+    check_columns([find("exact")], [{"prompt": "p", "answer": gold}])
+    assert rate(find("exact"), ["", gold], answer=[gold] * 2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "gold"), [("exact", " "), ("boxed", ""), ("boxed", "$"), ("boxed", r"\boxed{}"), ("boxed", "none ####")]
+)
+def test_empty_correct_answers_are_found_before_training(name, gold):
+    rows = [{"prompt": "p", "answer": answer} for answer in ("3", None, gold)]
+    with pytest.raises(ValueError, match=f"{name}: the column 'answer' must contain .* not empty, got .* \\(row 3, "):
+        check_columns([find(name)], rows)
+
+
 def test_conversations_are_read_too():
     assert rate(find("exact"), [[{"role": "assistant", "content": "5"}]], answer=["5"]) == [1]
 

@@ -76,13 +76,17 @@ def find(
 def exact(*, column: str = "answer") -> RewardFunction:
     """Return 1 if the completion equals the correct answer up to surrounding white space, else 0.
 
-    If the correct answer ends in `#### 18`, as in GSM8K, 18 is also correct.
+    If the correct answer ends in `#### 18`, as in GSM8K, 18 is also correct, and so is 18 for the number 18.0.
     """
 
-    def equal(text: str, gold: Any) -> float:
-        return float(text.strip() in (str(gold).strip(), after_mark(str(gold))))
+    def right(gold: Any) -> set[str]:
+        text = _not_empty(column, gold, str(gold).strip())
+        found = {text, after_mark(text) or text}
+        if isinstance(gold, numbers.Real) and not isinstance(gold, numbers.Integral) and float(gold).is_integer():
+            found.add(str(int(float(gold))))  # a column of integers with gaps has floats
+        return found
 
-    return _comparing("exact", column, equal)
+    return _comparing("exact", column, lambda text, gold: float(text.strip() in right(gold)), check=right)
 
 
 def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunction:
@@ -128,13 +132,16 @@ def boxed(*, column: str = "answer") -> RewardFunction:
     general mathematics use `accuracy`.
     """
 
+    def plain(gold: Any) -> str:
+        return _not_empty(column, gold, _plain(right_answer(gold)))
+
     def same(text: str, gold: Any) -> float:
-        answer, right = last_box(text), right_answer(gold)
+        answer, right = last_box(text), plain(gold)
         if answer is None:
             return 0.0
-        return float(_plain(answer) == _plain(right) or _same_number(answer, right))
+        return float(_plain(answer) == right or _same_number(answer, right_answer(gold)))
 
-    return _comparing("boxed", column, same)
+    return _comparing("boxed", column, same, check=plain)
 
 
 def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> RewardFunction:
@@ -347,6 +354,16 @@ def _require_one(columns: Sequence[str], gold: Any) -> None:
             f"the column {where} must contain texts or numbers, got {gold!r}: give one correct answer per row, or "
             "null, so that answers get no reward"
         )
+
+
+def _not_empty(column: str, gold: Any, text: str) -> str:
+    """Return the text of a correct answer, which must not be empty; an empty completion would be correct."""
+    if not text:
+        raise ValueError(
+            f"the column {column!r} must contain correct answers that are not empty, got {gold!r}: correct it, or set "
+            "it to null, so that answers get no reward"
+        )
+    return text
 
 
 def _matching(name: str, expression: re.Pattern[str]) -> RewardFunction:
