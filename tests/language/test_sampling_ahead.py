@@ -71,6 +71,16 @@ def test_a_batch_is_sampled_by_weights_that_are_one_update_older(make):
     assert [name.startswith("sampling") for name, _ in engine.calls] == [False, True, True, True]  # none at the end
 
 
+def test_the_staleness_of_a_refilled_batch_is_that_of_its_oldest_answers(make):
+    sampler, found = make(Engine()), []
+    for version in (1, 2):
+        draws = [versions(sampler.draw(count, 2)) for count in (3, 1)]
+        found.append((draws, sampler.metrics()["sampling/staleness"]))
+        sampler.begin(3, 2)
+        sampler.update(None, version)
+    assert found == [([{0}, {0}], 0.0), ([{0}, {1}], 1.0)]
+
+
 def test_learning_does_not_wait_and_the_update_does(make):
     engine = Engine()
     sampler = make(engine)

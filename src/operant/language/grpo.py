@@ -291,6 +291,7 @@ class GRPO(DeclaredState):
         """Sample answers, estimate their advantages, and update the policy."""
         began = self.consumed
         rollout, metrics = self.collect()
+        sampled = self.sampler.metrics()
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations + self.config.statistics)
         updated = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not updated and not self._warned:
@@ -300,7 +301,7 @@ class GRPO(DeclaredState):
         if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
         self.sampler.update(self.model, self.iterations)
-        return metrics | updated | self.sampler.metrics() | {"health/empty_batches": float(not updated)}
+        return metrics | updated | sampled | {"health/empty_batches": float(not updated)}
 
     def reset(self) -> None:
         """Reset the reference to the current policy, and the optimizer state (ProRL, section 3.2)."""

@@ -268,7 +268,7 @@ class Sampler(DeclaredState):
         """Announce the next `draw` before an update, for samplers that run during updates."""
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the last sampling."""
+        """Return metrics of the answers since the last update."""
         return {}
 
     def update(self, model: LanguageModel, version: int) -> None:

@@ -56,18 +56,18 @@ class AheadSampler(Sampler):
             self._waiting = flat(found)
         elif self._waiting is not None and self._waiting[0].version == RESTORED:
             self._waiting = [completion._replace(version=version - 1) for completion in self._waiting]
+        self._staleness = 0
         super().update(model, version)
 
     def metrics(self) -> dict[str, float]:
-        """Return the staleness of the last answers, in updates."""
+        """Return the largest staleness of the answers since the last update, in updates."""
         return {"sampling/staleness": float(self._staleness)}
 
     def answers(self, count: int, group: int) -> Answers:
         """Return the answers sampled in advance; for the first batch, sample them now."""
-        self._staleness = int(self._waiting is not None)
         if self._waiting is None:
             return super().answers(count, group)
-        completions, self._waiting = self._waiting, None
+        completions, self._waiting, self._staleness = self._waiting, None, 1
         return answers_of(self.next_prompts(count), completions, tokenizer=self.tokenizer)
 
     def state_dict(self) -> State:
