@@ -208,13 +208,19 @@ def test_an_answer_without_a_reward_is_left_out(make_model):
     assert float(judged["objective/scores"]) == pytest.approx(3.25 / 3)
 
 
-def test_a_batch_without_rewards_changes_nothing(make_model):
+def test_a_batch_without_rewards_changes_nothing(make_model, caplog):
     model = make_model()
     found = learner(model, rewards=lambda prompts, **_: [None] * len(prompts))
     before = clone(model.state_dict())
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
         metrics = found.iterate()
     assert metrics["health/empty_batches"] == 1.0
+    count = found.config.prompts_per_batch
+    assert f"Nothing to learn from {count} prompts: " in caplog.text
+    assert f"{count} of {count} answers have no reward: <lambda> returned None" in caplog.text
+    caplog.clear()
+    assert found.iterate()["health/empty_batches"] == 1.0
+    assert not caplog.text, "the message is logged once"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -252,6 +258,7 @@ def test_the_value_after_the_end_is_never_used(make_model):
 def test_divergence_is_exactly_zero_at_first_and_costs_later(make_model):
     found = learner(make_model(), beta=0.3)
     first = found.iterate()
+    assert first["health/empty_batches"] == 0.0
     assert float(first["objective/kl"]) == 0.0
     later = [found.iterate() for _ in range(3)][-1]
     assert float(later["objective/kl"]) != 0.0

@@ -29,7 +29,7 @@ from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import Learned, Step, TokenStats, ratio_metrics
+from operant.language.grpo_batch import Learned, Step, TokenStats, ratio_metrics, warn_of_nothing
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
@@ -77,13 +77,11 @@ class RLHFConfig(CriticConfig, ClipRange):
     """PPO objective: clipped, with a penalty on KL(old‖new), or both; or path/to/file.py:function of a function with
     the parameters of `operant.language.rlhf.OBJECTIVES`."""
     epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
-    """Lower clip range: tokens of negative advantage have no gradient if their ratio is below 1 - epsilon."""
+    """Lower clip range: no gradient for negative advantages at ratios below 1 - epsilon."""
     epsilon_high: PositiveFloat | None = None
-    """Upper clip range: tokens of positive advantage have no gradient if their ratio is above 1 + epsilon_high; None:
-    epsilon."""
+    """Upper clip range: no gradient for positive advantages at ratios above 1 + epsilon_high; None: epsilon."""
     kl_coef: PositiveFloat = 1.0
-    """Initial coefficient of the penalty on KL(old‖new); TRL's kl_coef is `beta`. Only for objectives with a
-    penalty."""
+    """Initial coefficient of the penalty on KL(old‖new), for objectives with one; TRL's kl_coef is `beta`."""
     kl_coef_target: PositiveFloat | None = 0.01
     """Target of KL(old‖new) per update, in nats per token, to which `kl_coef` is adapted within 1e-6 to 1e6; None:
     constant coefficient."""
@@ -227,7 +225,7 @@ class RLHF(DeclaredState):
         form = "a function (new, old, advantages, kl_coef, config) -> losses [m]"
         name = config.objective if config.step == "ppo" else "vpg"
         self.objective = doors.chosen(OBJECTIVES, name, arguments=5, expected=form, group="operant.objectives")
-        self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
+        self.beta, self.kl_coef, self.iterations, self._warned = config.beta, config.kl_coef, 0, False
         self._learned: Learned | None = None
 
     @property
@@ -241,14 +239,16 @@ class RLHF(DeclaredState):
         rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
         self.sampler.begin(self.config.prompts_per_batch, self.config.num_generations)
         metrics = reward_metrics(rollout) | length_metrics(rollout.answers.completions) | self.sampler.metrics()
-        if rollout.judged.valid.any():
+        empty = not rollout.judged.valid.any()
+        if not empty:
             batch, judged = self.estimate_advantages(rollout)
             metrics |= judged | self.update(batch, began=began)
-        else:
-            metrics["health/empty_batches"] = 1.0
+        elif not self._warned:
+            self._warned = True
+            warn_of_nothing(len(rollout), metrics, group=rollout.group)
         self.iterations += 1
         self.sampler.update(self.model, self.iterations)
-        return metrics
+        return metrics | {"health/empty_batches": float(empty)}
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> tuple[RLHFBatch, dict[str, Any]]:
