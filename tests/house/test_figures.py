@@ -192,3 +192,20 @@ def test_every_cell_of_the_scores_was_run_or_is_named_as_not_run():
     ]
     assert sorted([*run, *not_run]) == sorted([*cells, *((task, "random") for task in {task for task, _ in run})])
     assert f"Not run, {len(not_run)} of {len(run) + len(not_run)} cells:" in page
+
+
+def test_the_table_of_the_control_suite_is_that_of_the_file():
+    record = json.loads((ROOT / "experiments" / "control_suite.json").read_text(encoding="utf-8"))
+    found, page = record["results"], (ROOT / "docs" / "algorithms" / "mrq.md").read_text(encoding="utf-8")
+
+    def cell(name: str) -> str:
+        if name not in found:
+            return "not run"
+        seeds, minutes = found[name]["seeds"], found[name]["seconds"] / 60
+        return f"{found[name]['mean']:.0f} ({min(seeds):.0f} to {max(seeds):.0f}), {minutes:.0f} min"
+
+    for task in {name.split("/")[0] for name in found if name != "missing"}:
+        row = f"| {task} | {' | '.join(cell(f'{task}/{arm}') for arm in ('MR.Q', 'SAC', 'PETS', 'MBPO'))} |"
+        assert row in page, row
+    for check in record["checks"]:
+        assert f"{check['reference']:g} on {check['what'].split(':')[0]}" in " ".join(page.split())
