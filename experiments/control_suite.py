@@ -45,6 +45,8 @@ ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
 """Algorithms, episodes of the last score, and options, by name."""
 CELLS = [f"{task}/{arm}" for arm in ("SAC", "MR.Q", "PETS", "MBPO") for task in TASKS]
 RESULTS = Path(__file__).with_suffix("")
+RUNS = Path(os.environ.get("OPERANT_RUNS", Path(__file__).parents[1] / "runs")) / "control_suite"
+"""Folder of the runs, so that one that was stopped resumes."""
 
 
 def stored(cell: str) -> Path:
@@ -55,12 +57,11 @@ def stored(cell: str) -> Path:
 def learn(cell: str) -> dict[str, Any]:
     """Train, or resume a run that was stopped, and return the curves, the last scores, and the time that it took.
 
-    Runs lie in `OPERANT_RUNS`, by default in `runs`, and are resumed if a cell was stopped. The time is that of
-    training and its evaluations.
+    The time is that of training and its evaluations.
     """
     task, arm = cell.split("/")
     algorithm, episodes, options = ARMS[arm]
-    folder = Path(os.environ.get("OPERANT_RUNS", "runs")) / "control_suite" / cell.replace("/", "-")
+    folder = RUNS / stored(cell).stem
     if (folder / "config.toml").exists():
         trained = operant.resume(folder, progress="silent")
     else:

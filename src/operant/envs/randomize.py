@@ -216,16 +216,16 @@ class Randomize(Wrapper):
         action = torch.as_tensor(self.env.action_space.sample())
         past = torch.zeros(int(self.delay.second) + 1, self.rows, *action.shape, dtype=action.dtype)
         self.past = past.to(self.device)
-        self.width = torch.full((len(seeds),), float(not self._widens), device=self.device)
+        self.width = torch.full((len(seeds),), float(self._threshold is None), device=self.device)
         self.row_width = self.width.repeat_interleave(self.each)
         self.returns = torch.zeros(self.rows, device=self.device)
         self.finished, self.total = torch.zeros_like(self.width), torch.zeros_like(self.width)
         self._draw()
 
     @property
-    def _widens(self) -> bool:
-        """Whether the ranges begin at the nominal values; in evaluations they have their full width."""
-        return self.success is not None and self.training
+    def _threshold(self) -> float | None:
+        """Mean return at which the ranges widen; None: they have their full width, as in every evaluation."""
+        return self.success if self.training else None
 
     def _draw(self) -> None:
         """Draw and set the parameters of each environment's episode."""
@@ -303,14 +303,15 @@ class Randomize(Wrapper):
 
     def _widen(self, ended: Tensor) -> None:
         """Count ended episodes, except those with NaN or Inf, and widen the ranges of successful seeds."""
-        if self.success is None or not self.training:
+        threshold = self._threshold
+        if threshold is None:
             return
         known = self.returns.isfinite()
         by_seed = (ended & known).view(-1, self.each)
         self.finished = self.finished + by_seed.sum(1)
         self.total = self.total + (self.returns.masked_fill(~known, 0.0).view(by_seed.shape) * by_seed).sum(1)
         due = self.finished >= self.episodes
-        wider = due & (self.total / self.finished.clamp(min=1) >= self.success)
+        wider = due & (self.total / self.finished.clamp(min=1) >= threshold)
         self.width = (self.width + self.widening * wider).clamp(max=1.0)
         self.finished, self.total = self.finished * ~due, self.total * ~due
 
@@ -326,7 +327,7 @@ class Randomize(Wrapper):
 
     def metrics(self) -> Mapping[str, Tensor]:
         """Return the fraction of the ranges in use, if they widen."""
-        return {"randomize/width": self.width.clone()} if self._widens else {}
+        return {} if self._threshold is None else {"randomize/width": self.width.clone()}
 
 
 def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ def _is_harmless(wrapper: object) -> bool:
 
 @contextlib.contextmanager
 def _one_of(env: BatchEnv) -> Generator[gymnasium.Env[Any, Any] | None]:
-    """Yield one of the environments, or None if they are no board games."""
+    """Yield one of the environments; None if they are in worker processes and do not look like a board game."""
     if isinstance(env, GymnasiumEnv) and env.singles:
         yield env.singles[0]
     elif isinstance(env, GymnasiumEnv) and env.spec is not None and _looks_like_a_game(env):
