@@ -1,6 +1,6 @@
 """Kill forked command lines that train language models, and check that they end as uninterrupted ones.
 
-`python -m faults.languages ALGORITHM FOLDER [OPTION ...]`. A fork need not import torch and transformers again; a
+`python -m faults.languages FOLDER` prints the names of the runs. A fork need not import torch and transformers again; a
 separate process avoids forks of pytest.
 """
 
@@ -24,6 +24,13 @@ COMMON = [
     *("--prompts-per-batch", "4", "--budget", "24", "--evaluate-every", "24", "--checkpoint-seconds", "0"),
     *("--progress", "silent"),
 ]
+SMALL = ("--num-generations", "4", "--threads", "1")
+RUNS = {
+    "grpo": ("grpo", "--preset", "grpo", *SMALL),
+    "dapo": ("grpo", "--preset", "dapo", *SMALL[:2], "--num-minibatches", "2", "--threads", "2"),
+    "prorl": ("grpo", "--preset", "prorl", *SMALL, "--num-minibatches", "2", "--ref-reset-interval", "2"),
+    "rlhf": ("rlhf", *("--num-minibatches", "2", "--num-iterations", "2", "--beta-target", "3", "--threads", "2")),
+}
 KILLS = 4
 
 
@@ -63,7 +70,7 @@ def kill_after(pid, folder, before, chance):
     return not finished(pid)
 
 
-def kill_and_resume(algorithm, folder, options):
+def kill_and_resume(algorithm, *options, folder):
     whole, broken = folder / "whole", folder / "broken"
     train = ["train", algorithm, *COMMON, *options]
     assert finished(forked([*train, "--run", str(whole)]))
@@ -90,4 +97,6 @@ def kill_and_resume(algorithm, folder, options):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     build("tiny", seed=0)
-    kill_and_resume(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    for name, words in RUNS.items():
+        kill_and_resume(*words, folder=Path(sys.argv[1], name))
+        sys.stdout.write(f"{name}\n")

@@ -97,6 +97,7 @@ def test_a_job_of_slurm_trains_and_is_queued_again_after_a_failure(job, tmp_path
     (tmp_path / "one" / "run.json").write_text("damaged", encoding="utf-8")
     job()
     assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n"
+    (tmp_path / "tools" / "torchrun").write_text("#!/bin/bash\nexit 1\n", encoding="utf-8")
     job(SLURM_RESTART_COUNT="20")
     assert (tmp_path / "requeued").read_text(encoding="utf-8") == "7\n", "not without end"
 
