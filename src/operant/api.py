@@ -32,6 +32,7 @@ from operant.build import (
     require_kinds,
     require_own_process,
     resolve,
+    share_networks,
 )
 from operant.envs import without_episodes
 from operant.envs.registry import drawn, from_object
@@ -358,8 +359,7 @@ def _load_source(path: Path, entry: catalog.Algorithm) -> tuple[Any, tuple[int, 
     source = load(run.path, best=best, accept_changes=True)
     with closing(source):
         other, learner = source.run.entry, source.experiment.learner
-        files = {catalog.find(algorithm.root).module for algorithm in (entry, other)}
-        related = len(files) == 1 or (entry.on_policy and other.on_policy)
+        related = share_networks(entry, other)
         if entry.package == other.package and related and not isinstance(learner, HasWeights):
             raise ValueError(
                 f"{entry.name} cannot start from {path}: {other.name} has no weights to copy; {NO_WEIGHTS}"
@@ -367,7 +367,8 @@ def _load_source(path: Path, entry: catalog.Algorithm) -> tuple[Any, tuple[int, 
         if entry.package != other.package or not related:
             raise ValueError(
                 f"{entry.name} cannot start from the weights of {other.name} in {path}; init takes runs of deep "
-                "control, on-policy methods those of each other, and off-policy methods those of the same file"
+                "control, on-policy methods those of each other, and off-policy methods those of the same file, or of "
+                "the method that they extend, such as MBPO those of SAC"
             )
         return learner, source.run.settings.seeds
 

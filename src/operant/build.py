@@ -279,6 +279,17 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     return _assemble(entry, settings, config, resolved)
 
 
+def share_networks(entry: catalog.Algorithm, other: catalog.Algorithm) -> bool:
+    """Return whether one of two algorithms can start from the weights of the other."""
+    if entry.on_policy and other.on_policy:
+        return True
+    first, second = (catalog.find(algorithm.root) for algorithm in (entry, other))
+    if first.module == second.module:
+        return True
+    kinds = first.learner_class, second.learner_class
+    return issubclass(kinds[0], kinds[1]) or issubclass(kinds[1], kinds[0])
+
+
 def begin_with(source: Any, before: Sequence[int], learner: Any, now: Sequence[int], path: Path) -> None:
     """Copy the weights of another run's learner: by seed if both have the same seeds, else by index.
 

@@ -212,3 +212,26 @@ def test_a_run_is_trained_and_evaluated(tmp_path):
         progress="silent",
     )
     assert operant.load(tmp_path / "run").evaluate(2).scores == trained.evaluate(2).scores
+
+
+@pytest.mark.parametrize(("first", "second"), [("sac", "mbpo"), ("mbpo", "sac")])
+def test_actor_and_critics_are_those_of_sac(tmp_path, first, second):
+    shared = {"learning_starts": 10, "hidden_sizes": (4,), "batch_size": 8, "gradient_steps": 1, "seeds": 1}
+    own = {
+        "sac": {"rounds_per_iteration": 5, "train_freq": 1},
+        "mbpo": {"ensemble_size": 2, "model_gradient_steps": 1, "model_train_freq": 5, "rollout_batch_size": 4},
+    }
+    options = {"budget": 20, "evaluate_episodes": 1, "progress": "silent"}
+    before = operant.train(first, "Pendulum-v1", run=tmp_path / "first", **shared, **own[first], **options)
+    begun = operant.train(
+        second,
+        "Pendulum-v1",
+        run=tmp_path / "second",
+        init=tmp_path / "first",
+        interrupted=lambda: True,
+        **shared,
+        **own[second],
+        **options,
+    )
+    kept, learned = before.experiment.learner.learned, begun.experiment.learner.learned
+    assert all(torch.equal(learned[name], kept[name]) for name in kept)
