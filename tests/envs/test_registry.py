@@ -221,3 +221,28 @@ def test_an_environment_with_wrappers_that_its_name_does_not_create_is_rejected(
     assert from_object(gymnasium.make(registered.id), {}) == (registered.id, {})
     with pytest.raises(ValueError, match=r"has the wrappers none, .* with the wrappers FlattenObservation"):
         from_object(gymnasium.make(registered.id).env, {})
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "value", "expected"),
+    [
+        ("operant/KeyDoor-v0", "size", 8.5, "a whole number"),
+        ("operant/KeyDoor-v0", "size", None, "a whole number"),
+        ("operant/DeepSea-v0", "mapping_seed", "big", "a whole number"),
+        ("operant/BitFlip-v0", "bits", True, "a whole number"),
+        ("operant/MNK-v0", "connect", 2.5, "a whole number"),
+        ("operant/Reach-v0", "tolerance", "small", "a finite number"),
+        ("operant/RandomWalk5-v0", "left", float("nan"), "a finite number"),
+        ("operant/CartPoleSwingUp-v0", "length", "long", "a finite number"),
+        ("operant/ShortCorridor-v0", "aliased", 2, "true or false"),
+    ],
+)
+def test_parameters_of_own_environments_have_the_types_of_their_annotations(task, name, value, expected):
+    with pytest.raises(ValueError, match=rf"^{name} of {task} must be {expected}, got "):
+        make(task, 1, [0], env_kwargs={name: value})
+
+
+def test_absent_numbers_and_those_of_other_environments_are_not_checked():
+    assert make("operant/DeepSea-v0", 1, [0], env_kwargs={"mapping_seed": None, "size": np.int64(3)}).rows == 1
+    with pytest.raises(ValueError, match="raised TypeError"):
+        make("OperantTestField-v0", 1, [0], env_kwargs={"size": "big"})

@@ -102,6 +102,8 @@ def make(
             f"but the task is {task!r} with {resolved!r}: remove {' and '.join(given)}"
         )
     if resolved == "tensor":
+        if env_kwargs:
+            specified(task, env_kwargs)  # which checks them
         tensors = TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype, **(env_kwargs or {}))
         tensors.env_kwargs = dict(env_kwargs or {})
         if max_steps is not None:

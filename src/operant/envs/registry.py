@@ -4,13 +4,16 @@ import difflib
 import importlib
 import inspect
 import logging
+import math
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, load_env_creator, parse_env_id
@@ -221,6 +224,32 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
             f"{spec.id} needs {', '.join(missing)}: pass --env-kwargs {example}, in Python env_kwargs={{...}}; its "
             f"constructor accepts {accepted}"
         )
+    _require_types(spec, parameters, own)
+
+
+_TYPES: Mapping[type, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a finite number"),
+    bool: (bool, "true or false"),
+}
+"""By annotation: the type of values, and what they are called in messages."""
+
+
+def _require_types(spec: EnvSpec, parameters: Mapping[str, inspect.Parameter], own: Mapping[str, Any]) -> None:
+    """Check numbers and switches of operant's own environments, whose constructors would raise obscure errors."""
+    point: Any = spec.entry_point
+    if not (point if isinstance(point, str) else str(point.__module__)).startswith("operant."):
+        return
+    others = [each.annotation for each in parameters.values() if each.kind is each.VAR_KEYWORD]
+    for name, value in own.items():
+        kind = parameters[name].annotation if name in parameters else others[0]
+        required, optional = (get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
+        if required not in _TYPES or (optional and value is None):
+            continue
+        expected, words = _TYPES[required]
+        fits = isinstance(value, expected) and isinstance(value, bool) == (required is bool)
+        if not fits or not math.isfinite(value):
+            raise ValueError(f"{name} of {spec.id} must be {words}, got {value!r}")
 
 
 def render_modes(spec: EnvSpec) -> tuple[str, ...] | None:

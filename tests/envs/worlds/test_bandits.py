@@ -68,9 +68,9 @@ def test_invalid_probabilities_are_rejected(probabilities):
 
 
 def test_other_wrong_arguments_are_rejected():
-    with pytest.raises(ValueError, match="at least one arm, got 0"):
+    with pytest.raises(ValueError, match="arms must be at least 1, got 0"):
         Testbed(0)
-    with pytest.raises(ValueError, match="at least one arm, got 0"):
+    with pytest.raises(ValueError, match="arms must be at least 1, got 0"):
         BernoulliBandit([])
     with pytest.raises(ValueError, match="standard deviations must not be negative"):
         Testbed(noise=-1.0)

@@ -26,7 +26,7 @@ def test_values_of_a_random_walk_lie_on_a_line(states, left):
 
 @pytest.mark.parametrize("states", [0, -1, 4])
 def test_a_random_walk_has_a_middle(states):
-    with pytest.raises(ValueError, match="a walk needs an odd number of states"):
+    with pytest.raises(ValueError, match="states must be an odd number"):
         RandomWalk(states)
 
 
@@ -53,7 +53,7 @@ def test_only_the_rarest_way_of_swimming_right_pays():
     assert world.P[0][RIGHT] == [(0.7, 0, 0.0, False), (0.3, 1, 0.0, False)]
     assert {world.reset(seed=seed)[0] for seed in range(20)} == {1, 2}
     assert RiverSwim(2).reset(seed=0)[0] == 1
-    with pytest.raises(ValueError, match="a river needs at least two states"):
+    with pytest.raises(ValueError, match="states must be at least 2, got 1"):
         RiverSwim(1)
 
 
@@ -78,8 +78,10 @@ def test_the_mapping_of_the_sea_has_a_seed():
     models = [DeepSea(8, mapping_seed=seed).transitions for seed in (1, 1, 2)]
     assert np.array_equal(models[0].rewards, models[1].rewards)
     assert not np.array_equal(models[0].rewards, models[2].rewards)
-    with pytest.raises(ValueError, match="a sea needs at least one row"):
+    with pytest.raises(ValueError, match="size must be at least 1"):
         DeepSea(0)
+    with pytest.raises(ValueError, match="mapping_seed must not be negative, got -1"):
+        DeepSea(2, mapping_seed=-1)
 
 
 def test_the_rooms_of_the_six_arms():
@@ -147,7 +149,7 @@ def test_left_looks_better_than_it_is():
 
 @pytest.mark.parametrize("wrong", [{"actions": 1}, {"outcomes": 1}])
 def test_too_small_a_bias_is_rejected(wrong):
-    with pytest.raises(ValueError, match="at least two actions and two outcomes are needed"):
+    with pytest.raises(ValueError, match="actions and outcomes must be at least 2"):
         MaximizationBias(**wrong)
 
 
@@ -185,7 +187,7 @@ def test_a_game_is_won_as_often_as_its_key_moves_say():
         ({"keys": (37, 12)}, "rising numbers"),
         ({"worth": (0.5,)}, r"one number for each of 2 key moves, .* got \[0.5\] and 0.1"),
         ({"luck": 0.3}, "at most 1 together"),
-        ({"moves": 0, "keys": (), "worth": ()}, "at least one move, got 0"),
+        ({"moves": 0, "keys": (), "worth": ()}, "moves must be at least 1, got 0"),
     ],
 )
 def test_wrong_games_are_named(wrong, message):

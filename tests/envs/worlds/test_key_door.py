@@ -128,5 +128,7 @@ def test_episodes_are_cut_after_ten_steps_a_cell():
 
 
 def test_sizes_that_are_too_small_are_named():
-    with pytest.raises(ValueError, match="at least 5, got 4"):
+    with pytest.raises(ValueError, match=r"size must be at least 5, .* got 4"):
         KeyDoor(4)
+    with pytest.raises(ValueError, match="layout_seed must not be negative, got -1"):
+        KeyDoor(layout_seed=-1)

@@ -86,7 +86,7 @@ class DeepSea(FiniteTensorEnv):
     ) -> None:
         """Start episode 0 of every row; parameters are those of `worlds.DeepSea`, `options` those of `TensorEnv`."""
         if size > LARGEST_SEA:
-            raise ValueError(f"a sea on tensors has at most {LARGEST_SEA} rows, got {size}")
+            raise ValueError(f"size must be at most {LARGEST_SEA} on tensors, got {size}: set env_backend to gymnasium")
         self.size = size
         options.setdefault("max_episode_steps", size + 1)  # a dive ends by itself
         super().__init__(seeds, SingleDeepSea(size, mapping_seed=mapping_seed).transitions, **options)
@@ -101,7 +101,9 @@ class KeyDoor(FiniteTensorEnv):
     def __init__(self, seeds: Sequence[int], *, size: int = 8, layout_seed: int = 0, **options: Any) -> None:
         """Start episode 0 of every row; parameters are those of `worlds.KeyDoor`, `options` those of `TensorEnv`."""
         if size > LARGEST_ROOMS:
-            raise ValueError(f"rooms on tensors have a size of at most {LARGEST_ROOMS}, got {size}")
+            raise ValueError(
+                f"size must be at most {LARGEST_ROOMS} on tensors, got {size}: set env_backend to gymnasium"
+            )
         single = SingleKeyDoor(size, layout_seed=layout_seed)
         options.setdefault("max_episode_steps", single.max_steps)
         super().__init__(seeds, single.transitions, **options)

@@ -33,7 +33,7 @@ class Bandit(gymnasium.Env[Any, Any], ABC):
             ValueError: if there is no arm, or the render mode is unknown.
         """
         if arms < 1:
-            raise ValueError(f"a bandit needs at least one arm, got {arms}")
+            raise ValueError(f"arms must be at least 1, got {arms}")
         if render_mode not in (None, "ansi"):
             raise ValueError(f"render_mode must be None or 'ansi', got {render_mode!r}")
         self.render_mode = render_mode

@@ -34,7 +34,7 @@ class RandomWalk(FiniteEnv):
             ValueError: the number of states is even or not positive.
         """
         if states < 1 or states % 2 == 0:
-            raise ValueError(f"a walk needs an odd number of states, to start in the middle; got {states}")
+            raise ValueError(f"states must be an odd number, so that a walk starts in the middle, got {states}")
         ends = {0: left, states + 1: right}
         rows = (
             (state, 0, (0.5, successor, ends.get(successor, 0.0), successor in ends))
@@ -69,7 +69,7 @@ class RiverSwim(FiniteEnv):
             ValueError: there are fewer than two states.
         """
         if states < 2:
-            raise ValueError(f"a river needs at least two states, got {states}")
+            raise ValueError(f"states must be at least 2, got {states}")
         rows = _river(states, small, large)
         starts = [1, min(2, states - 1)]
         super().__init__(Transitions.of(states, 2, rows, starts), render_mode=render_mode)
@@ -136,10 +136,12 @@ class DeepSea(FiniteEnv):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: the size is not positive.
+            ValueError: the size is not positive, or the seed is negative.
         """
         if size < 1:
-            raise ValueError(f"a sea needs at least one row, got {size}")
+            raise ValueError(f"size must be at least 1, one row of the sea, got {size}")
+        if mapping_seed is not None and mapping_seed < 0:
+            raise ValueError(f"mapping_seed must not be negative, got {mapping_seed}")
         rights = np.ones((size, size), np.int64)
         if mapping_seed is not None:
             rights = np.random.default_rng(mapping_seed).integers(0, 2, (size, size))
@@ -191,7 +193,7 @@ class KeyMoves(FiniteEnv):
             ValueError: there is no move, a key move is not one of the moves, or probabilities are not within [0, 1].
         """
         if moves < 1:
-            raise ValueError(f"a game needs at least one move, got {moves}")
+            raise ValueError(f"moves must be at least 1, got {moves}")
         if list(keys) != sorted(set(keys)) or not all(1 <= key <= moves for key in keys):
             raise ValueError(f"keys must be rising numbers of moves from 1 to {moves}, got {list(keys)}")
         if len(worth) != len(keys) or min([luck, *worth]) < 0 or luck + sum(worth) > 1:
@@ -268,7 +270,7 @@ class MaximizationBias(FiniteEnv):
             ValueError: there are fewer than two actions or outcomes.
         """
         if actions < 2 or outcomes < 2:
-            raise ValueError(f"at least two actions and two outcomes are needed, got {actions} and {outcomes}")
+            raise ValueError(f"actions and outcomes must be at least 2, got {actions} and {outcomes}")
         noise = np.array([NormalDist().inv_cdf((i + 0.5) / outcomes) for i in range(outcomes)])
         rewards = mean + noise / noise.std()
         rows: list[tuple[int, int, Outcome]] = [(0, 0, (1.0, 2, 0.0, True)), (0, 1, (1.0, 1, 0.0, False))]

@@ -46,10 +46,12 @@ class Layout:
         """Draw the wall between the rooms, its door, and the key and the agent in the left room.
 
         Raises:
-            ValueError: the size is less than 5.
+            ValueError: the size is less than 5, or the seed is negative.
         """
         if size < SMALLEST:
-            raise ValueError(f"two rooms and a wall need a size of at least {SMALLEST}, got {size}")
+            raise ValueError(f"size must be at least {SMALLEST}, for two rooms and a wall, got {size}")
+        if seed < 0:
+            raise ValueError(f"layout_seed must not be negative, got {seed}")
         rng = np.random.default_rng(seed)
         wall, door = int(rng.integers(2, size - 2)), int(rng.integers(1, size - 1))
         left = [(row, column) for row in range(1, size - 1) for column in range(1, wall)]
@@ -118,7 +120,7 @@ class KeyDoor(FiniteEnv):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: the size is less than 5.
+            ValueError: the size is less than 5, or the seed is negative.
         """
         self.layout = layout = Layout.draw(size, layout_seed)
         self.max_steps, self._elapsed = 10 * size**2, 0
