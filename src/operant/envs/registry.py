@@ -190,6 +190,9 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
             raise ValueError(
                 f"{spec.id} has no {name}: set it in its class or constructor, to a gymnasium.spaces.Space"
             )
+    bare: Any = env.unwrapped
+    if spec.max_episode_steps is not None and hasattr(bare, "max_steps") and _is_own(type(bare).__module__):
+        bare.max_steps = spec.max_episode_steps  # in the place of its own limit, which may be lower
     if any(package.symbols for package in packages_of(spec)):
         env.observation_space = with_symbols(env.observation_space, spec)
     return env
@@ -238,7 +241,7 @@ _TYPES: Mapping[type, tuple[type, str]] = {
 def _require_types(spec: EnvSpec, parameters: Mapping[str, inspect.Parameter], own: Mapping[str, Any]) -> None:
     """Check numbers and switches of operant's own environments, whose constructors would raise obscure errors."""
     point: Any = spec.entry_point
-    if not (point if isinstance(point, str) else str(point.__module__)).startswith("operant."):
+    if not _is_own(point if isinstance(point, str) else str(point.__module__)):
         return
     others = [each.annotation for each in parameters.values() if each.kind is each.VAR_KEYWORD]
     for name, value in own.items():
@@ -250,6 +253,10 @@ def _require_types(spec: EnvSpec, parameters: Mapping[str, inspect.Parameter], o
         fits = isinstance(value, expected) and isinstance(value, bool) == (required is bool)
         if not fits or not math.isfinite(value):
             raise ValueError(f"{name} of {spec.id} must be {words}, got {value!r}")
+
+
+def _is_own(module: str) -> bool:
+    return module.startswith("operant.")
 
 
 def render_modes(spec: EnvSpec) -> tuple[str, ...] | None:

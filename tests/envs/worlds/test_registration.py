@@ -90,3 +90,12 @@ def test_importing_the_environments_registers_the_worlds():
     code = "import gymnasium, operant.envs; print(gymnasium.make('operant/RiverSwim-v0').spec.max_episode_steps)"
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "5000\n"
+
+
+@pytest.mark.parametrize(("task", "kwargs"), [("operant/KeyDoor-v0", {"size": 5}), ("operant/BitFlip-v0", {"bits": 3})])
+@pytest.mark.parametrize("limit", [2, 300])
+def test_a_time_limit_replaces_that_of_the_environment(task, kwargs, limit):
+    env = envs.make(task, 1, [0], env_kwargs={**kwargs, "max_episode_steps": limit})
+    env.reset([0])
+    ends = [bool(env.step(torch.tensor([0])).truncated) for _ in range(limit)]
+    assert ends == [False] * (limit - 1) + [True]

@@ -15,7 +15,11 @@ SPEED = 0.1
 
 
 class _GoalWorld(gymnasium.Env[Any, Any], ABC):
-    """A state, the achieved goal, and a desired goal; reward -1 per step, 0 where they are equal."""
+    """A state, the achieved goal, and a desired goal; reward -1 per step, 0 where they are equal.
+
+    Attributes:
+        max_steps: of an episode, or None; `max_episode_steps` of `operant.envs.make` replaces it.
+    """
 
     def __init__(self, low: float, size: int, max_steps: int | None) -> None:
         box = spaces.Box(low, 1.0, (size,), np.float32)

@@ -108,7 +108,7 @@ class KeyDoor(FiniteEnv):
 
     Attributes:
         layout: where things are.
-        max_steps: of an episode.
+        max_steps: of an episode; `max_episode_steps` of `operant.envs.make` replaces it.
     """
 
     def __init__(self, size: int = 8, *, layout_seed: int = 0, render_mode: str | None = None) -> None:
