@@ -19,7 +19,7 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment, env_of
-from operant.runtime.idle import warn_of_idle, warn_of_idle_actions
+from operant.runtime.idle import warn_of_idle, warn_of_idle_in
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, HasWeights, NetworkAgent
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
@@ -229,7 +229,7 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
         for wrapper in () if env is None else wrappers(env):
             wrapper.check_config(config)
         if env is not None:
-            warn_of_idle_actions(entry, settings.task, config, env.action_space)
+            warn_of_idle_in(entry, settings.task, config, env)
     except BaseException:
         experiment.close()
         raise

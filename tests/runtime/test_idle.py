@@ -1,9 +1,9 @@
 import pytest
-from gymnasium import spaces
 
 import operant
 from operant import catalog
-from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_actions
+from operant.envs import make
+from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,20 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_actions
         ("dqn", "Other-v0", {"tau": 0.5, "target_update_interval": 100}, ""),
         ("dqn", "Other-v0", {"target_update_interval": 50_000}, ""),
         ("sac", "Pendulum-v1", {"tau": 0.001}, ""),
+        (
+            "world-models",
+            "operant/PixelCatch-v0",
+            {"train_in": "environment", "num_envs": 32, "generations": 7},
+            "generations=7 has no effect with train_in=environment",
+        ),
+        ("world-models", "operant/PixelCatch-v0", {"generations": 7, "dream_temperature": 2.0}, ""),
+        (
+            "bootstrapped-dqn",
+            "CartPole-v1",
+            {"exploration_fraction": 0.5},
+            "exploration_fraction=0.5 has no effect, because exploration_initial_eps and exploration_final_eps are",
+        ),
+        ("bootstrapped-dqn", "CartPole-v1", {"exploration_fraction": 0.5, "exploration_initial_eps": 0.1}, ""),
     ],
 )
 def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said, caplog):
@@ -228,13 +242,42 @@ def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said
 def test_a_standard_deviation_of_discrete_actions_is_named(name, caplog):
     entry = catalog.find(name)
     config = operant.configure(name, "CartPole-v1", log_std_init=-1.0)
-    warn_of_idle_actions(entry, "Pendulum-v1", config, spaces.Box(-1, 1, (1,)))
-    warn_of_idle_actions(entry, "CartPole-v1", operant.configure(name, "CartPole-v1"), spaces.Discrete(2))
+    warn_of_idle_in(entry, "Pendulum-v1", config, make("Pendulum-v1", 1, [0]))
+    pole = make("CartPole-v1", 1, [0])
+    warn_of_idle_in(entry, "CartPole-v1", operant.configure(name, "CartPole-v1"), pole)
     assert not caplog.records
-    warn_of_idle_actions(entry, "CartPole-v1", config, spaces.Discrete(2))
+    warn_of_idle_in(entry, "CartPole-v1", config, pole)
     assert (
         f"{name}: log_std_init=-1.0 has no effect, because the actions of CartPole-v1 are not continuous" in caplog.text
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values", "said"),
+    [
+        (
+            "mrq",
+            "Pendulum-v1",
+            {"gumbel_temperature": 3.0},
+            "gumbel_temperature=3.0 has no effect, because",
+        ),
+        ("mrq", "CartPole-v1", {"gumbel_temperature": 3.0}, ""),
+        ("mrq", "CartPole-v1", {"depth": 4}, "depth=4 has no effect, because the observations of CartPole-v1 are not"),
+        ("dreamer", "operant/PixelCatch-v0", {"layers": 2}, "layers=2 has no effect, because the observations of"),
+        ("dreamer", "operant/PixelCatch-v0", {"depth": 4}, ""),
+        ("dreamer", "operant/PixelCatch-v0", {"preset": "size12m"}, ""),
+        ("muzero", "operant/TicTacToe-v0", {"gamma": 0.9}, "gamma=0.9 has no effect, because operant/TicTacToe-v0 is"),
+        ("muzero", "operant/TicTacToe-v0", {"support_size": 5}, "support_size=5 has no effect, because operant/TicTac"),
+        ("muzero", "operant/TicTacToe-v0", {"symmetries": False}, ""),
+        ("muzero", "CartPole-v1", {"symmetries": False}, "symmetries=False has no effect, because CartPole-v1 is not"),
+        ("muzero", "CartPole-v1", {"gamma": 0.9, "support_size": 5}, ""),
+        ("alphazero", "operant/TicTacToe-v0", {"symmetries": False}, ""),
+    ],
+)
+def test_fields_without_an_effect_in_the_environments_are_named(algorithm, task, values, said, caplog):
+    env = make(task, 1, [0])
+    warn_of_idle_in(catalog.find(algorithm), task, operant.configure(algorithm, task, **values), env)
+    assert said in caplog.text if said else not caplog.records
 
 
 def test_training_names_a_standard_deviation_of_discrete_actions(caplog, tmp_path):

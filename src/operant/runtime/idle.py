@@ -1,13 +1,13 @@
-"""Hyperparameters without an effect: `warn_of_idle`, `warn_of_idle_actions`."""
+"""Hyperparameters without an effect: `warn_of_idle`, `warn_of_idle_in`."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gymnasium import Space
-
 from operant.catalog import Algorithm
+from operant.envs import BatchEnv, is_image, unwrapped
 from operant.envs.spaces import is_box
+from operant.envs.worlds.games import changing_wrappers, rules_of
 from operant.runtime.configuration import configuration
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ CONDITIONS = (
     Condition(("hindsight_ratio",), "hindsight", ("none",), "future"),
     Condition(("dirichlet_alpha",), "search", ("gumbel",), "puct"),
     Condition(("max_considered_actions", "value_scale"), "search", ("puct",), "gumbel"),
+    Condition(("generations", "dream_temperature"), "train_in", ("environment",), "dream"),
     Condition(("num_elites",), "planner", ("mppi",), "cem"),
     Condition(("planning_temperature",), "planner", ("cem",), "mppi"),
     Condition(("step_size",), "step_size_schedule", ("visits",), "constant"),
@@ -103,6 +104,13 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             "leave it out, or set model_train_freq",
             *(algorithm.name, getattr(config, "rounds_per_iteration", None)),
         )
+    first, last = (getattr(config, f"exploration_{name}_eps", None) for name in ("initial", "final"))
+    if first is not None and first == last and _is_chosen(config, "exploration_fraction", usual):
+        logger.warning(
+            "%s: exploration_fraction=%s has no effect, because exploration_initial_eps and exploration_final_eps are "
+            "both %s: leave it out, or set one of them",
+            *(algorithm.name, getattr(config, "exploration_fraction", None), first),
+        )
     for name in ("target_entropy", "target_entropy_scale"):
         if getattr(config, "ent_coef", None) is not None and _is_chosen(config, name, usual):
             logger.warning(
@@ -135,20 +143,40 @@ def _warn_of_slow_targets(algorithm: Algorithm, config: Any, usual: Sequence[Any
         )
 
 
-def warn_of_idle_actions(algorithm: Algorithm, task: str, config: Any, actions: Space[Any]) -> None:
-    """Log a warning for every field that was chosen but has no effect with the actions of the environments.
+def warn_of_idle_in(algorithm: Algorithm, task: str, config: Any, env: BatchEnv) -> None:
+    """Log a warning for every field that was chosen but has no effect in the environments.
 
     Args:
         algorithm: entry of the catalog.
         task: training task, whose preset is considered.
         config: hyperparameters of a new run.
-        actions: action space of its environments.
+        env: its environments.
     """
-    if not is_box(actions) and _is_chosen(config, "log_std_init", _usual(algorithm, task)):
-        logger.warning(
-            "%s: log_std_init=%s has no effect, because the actions of %s are not continuous: leave it out",
-            *(algorithm.name, getattr(config, "log_std_init", None), task),
-        )
+    usual = [*_usual(algorithm, task), *(configuration(algorithm, task, name) for name in algorithm.preset_values)]
+    for names, reason in _idle_in(task, config, env):
+        for name in names:
+            if _is_chosen(config, name, usual):
+                logger.warning(
+                    "%s: %s=%s has no effect, because %s: leave it out",
+                    *(algorithm.name, name, getattr(config, name), reason),
+                )
+
+
+def _idle_in(task: str, config: Any, env: BatchEnv) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield fields without an effect in environments, and the reason."""
+    if is_box(env.action_space):
+        yield ("gumbel_temperature",), f"the actions of {task} are continuous"
+    else:
+        yield ("log_std_init",), f"the actions of {task} are not continuous"
+    if is_image(env.observation_space):
+        yield ("layers",), f"the observations of {task} are images"
+    else:
+        yield ("depth",), f"the observations of {task} are not images"
+    if hasattr(config, "support_size") and hasattr(config, "random_openings"):
+        if env is unwrapped(env) and rules_of(env) is not None and not changing_wrappers(env):
+            yield ("gamma", "support_size"), f"{task} is learned by self-play, without discount and by its outcomes"
+        else:
+            yield ("random_openings", "symmetries"), f"{task} is not learned by self-play"
 
 
 def _usual(algorithm: Algorithm, task: str) -> list[Any]:
