@@ -144,8 +144,12 @@ def test_bad_input_is_rejected():
         wrapped(env, [f"{__file__}:Unfinished"])
     with pytest.raises(ValueError, match=r"gamma of Height is 2, expected that of the algorithm"):
         Height(env, gamma=2)
-    with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected \[3\]"):
+    with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected a tensor \[3\]"):
         Flat(env).reset(range(3))
+    for wrong in (1.5, np.zeros(3)):
+        env_of_numbers = type("Numbers", (Shaping,), {"potential": lambda self, obs, wrong=wrong: wrong})(env)
+        with pytest.raises(ValueError, match=r"Numbers.potential returned .*, expected a tensor \[3\]"):
+            env_of_numbers.reset(range(3))
     for wrong in ([1.0], [1.0, np.nan, 0.0]):
         with pytest.raises(ValueError, match="potential must be 3 finite numbers, one per state"):
             shaped(walk(0.0), wrong, gamma=0.9)

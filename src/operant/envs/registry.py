@@ -192,7 +192,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
             )
     bare: Any = env.unwrapped
     if spec.max_episode_steps is not None and hasattr(bare, "max_steps") and _is_own(type(bare).__module__):
-        bare.max_steps = spec.max_episode_steps  # in the place of its own limit, which may be lower
+        bare.max_steps = spec.max_episode_steps  # instead of its own limit, which may be lower
     if any(package.symbols for package in packages_of(spec)):
         env.observation_space = with_symbols(env.observation_space, spec)
     return env

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Shaping(Wrapper, ABC):
 
     @abstractmethod
     def potential(self, obs: Tree) -> Tensor:
-        """Return the potentials `[B]` of observations `[B, ...]`; not called for terminal states."""
+        """Return the potentials `[B]` of observations `[B, ...]`; those of terminal states are ignored."""
 
     def check_config(self, config: object) -> None:
         """Log a warning if the algorithm has another discount than this wrapper, or hindsight relabels transitions."""
@@ -91,13 +91,14 @@ class Shaping(Wrapper, ABC):
         return obs
 
     def _scaled(self, obs: Tree) -> Tensor:
-        values = self.scale * self.potential(obs)
-        if values.shape != (self.rows,):
+        values = cast(object, self.potential(obs))
+        if not isinstance(values, Tensor) or values.shape != (self.rows,):
+            found = f"numbers of shape {[*values.shape]}" if isinstance(values, Tensor) else f"{values!r:.80}"
             raise ValueError(
-                f"{type(self).__name__}.potential returned numbers of shape {list(values.shape)}, expected "
-                f"[{self.rows}], one per observation"
+                f"{type(self).__name__}.potential returned {found}, expected a tensor [{self.rows}], one number per "
+                "observation"
             )
-        return values.to(torch.float32)
+        return (self.scale * values).to(torch.float32)
 
 
 def is_shaping(name: str) -> bool:
