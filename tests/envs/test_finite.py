@@ -120,6 +120,11 @@ def test_render(model):
         assert FiniteEnv(model).render() is None
 
 
+def test_a_changed_mask_is_not_that_of_the_environment(env):
+    env.reset(options={"state": 1})[1]["action_mask"][:] = 0
+    assert env.reset(options={"state": 1})[1]["action_mask"].tolist() == [1, 1]
+
+
 def test_gymnasium_finds_nothing_wrong():
     both = [(s, a, (1.0, (s + a) % 3, 1.0, s == 2)) for s in range(3) for a in range(2)]
     check_env(FiniteEnv(Transitions.of(3, 2, both, [0])), skip_render_check=True)

@@ -196,7 +196,7 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
 
     def _info(self, probability: float) -> dict[str, Any]:
         info: dict[str, Any] = {"prob": probability}
-        return info | {"action_mask": self._mask[self.state]} if self._masked else info
+        return info | {"action_mask": self._mask[self.state].copy()} if self._masked else info
 
     def render(self) -> Any:
         """Return the current state as text, for the render mode "ansi"."""

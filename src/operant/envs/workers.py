@@ -191,6 +191,8 @@ def place(error: BaseException) -> str:
     """Return the line of the environment that raised an error, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     foreign = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
+    generated = "<string>", "__init__"  # of a dataclass
+    frames = [frame for frame in frames if (frame.filename, frame.name) != generated]
     own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 

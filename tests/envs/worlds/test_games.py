@@ -96,6 +96,10 @@ def test_unknown_games_are_rejected():
     for wrong in (1, 6):
         with pytest.raises(ValueError, match=f"connect must be from 2 to 5, .* of 4 columns and 5 rows, got {wrong}"):
             BoardGameEnv("mnk", rows=5, connect=wrong)
+    with pytest.raises(ValueError, match=r"connect must be from 2 to 3, .* got 4, the default"):  # nobody could win
+        BoardGameEnv("mnk", columns=3, rows=3)
+    with pytest.raises(ValueError, match=r"is 90, at most 62 bits fit: choose a smaller board$"):  # without a place
+        make("operant/ConnectFour-v0", 1, [0], env_kwargs={"columns": 9, "rows": 9})
 
 
 def test_sizes_are_those_given():

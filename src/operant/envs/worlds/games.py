@@ -150,10 +150,10 @@ def _game(game: object, size: Mapping[str, int | None]) -> BoardGame:
             f"as BoardGame(columns=4, rows=4, connect=3, gravity=False), got {game!r}"
         )
     found = replace(DEFAULTS[game], **given)
-    if "connect" in given and not 2 <= found.connect <= max(found.columns, found.rows):
+    if not 2 <= found.connect <= max(found.columns, found.rows):
         raise ValueError(
             f"connect must be from 2 to {max(found.columns, found.rows)}, the longest row of {found.columns} columns "
-            f"and {found.rows} rows, got {found.connect}"
+            f"and {found.rows} rows, got {found.connect}{'' if 'connect' in given else ', the default'}"
         )
     return found
 
