@@ -156,3 +156,10 @@ def test_wrong_questions_are_rejected():
     ):
         with pytest.raises(ValueError, match=message):
             identify(task, recorded, names)
+    pairs = Trajectories(recorded.observations, torch.zeros(*recorded.actions.shape, 2), recorded.lengths)
+    with pytest.raises(ValueError, match=r"actions of CartPole-v1 have the shape \[\], got \[2\]"):
+        identify("CartPole-v1", pairs, ["length"])
+    for wrong in (2, 0.5):
+        other = Trajectories(recorded.observations, torch.full(recorded.actions.shape, wrong), recorded.lengths)
+        with pytest.raises(ValueError, match=f"actions of CartPole-v1 are whole numbers from 0 to 1, got {wrong}"):
+            identify("CartPole-v1", other, ["length"])

@@ -100,6 +100,8 @@ def test_wrong_recordings_are_rejected(tmp_path):
     recorded = counting(4, 4)
     broken = recorded.observations.clone()
     broken[1, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="of at least one episode, got"):
+        Trajectories.of([])
     with pytest.raises(ValueError, match="episode 1 has NaN or Inf"):
         Trajectories(broken, recorded.actions, recorded.lengths)
     with pytest.raises(ValueError, match=r"lengths are from 1 to 4"):

@@ -9,12 +9,14 @@ tensor environments; `identify_mujoco` has another optimizer and a sampler for M
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from gymnasium import spaces
 from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 from torch import Tensor
 
@@ -183,6 +185,21 @@ def _minimized(problem: "_Problem", logs: Tensor, starts: Tensor, scale: Tensor)
     return _Solution(logs, starts, scale, fit)
 
 
+def _check_actions(probe: TensorEnv, trajectories: Trajectories) -> None:
+    """Check that actions have the shape of the task's, and are among its choices if these are discrete."""
+    space, actions = probe.action_space, trajectories.actions
+    if actions[0, 0].numel() != math.prod(space.shape or ()):
+        raise ValueError(f"actions of {probe.task} have the shape {[*(space.shape or ())]}, got {[*actions.shape[2:]]}")
+    if not isinstance(space, spaces.Discrete):
+        return
+    taken = actions.flatten(1)[torch.arange(actions.shape[1]) < trajectories.lengths.unsqueeze(1)]
+    wrong = (taken != taken.round()) | (taken < 0) | (taken >= int(space.n))
+    if wrong.any():
+        raise ValueError(
+            f"actions of {probe.task} are whole numbers from 0 to {int(space.n) - 1}, got {taken[wrong][0].item():g}"
+        )
+
+
 class _Problem:
     """Windows of trajectories, and a batched simulator for them and their perturbations."""
 
@@ -209,6 +226,7 @@ class _Problem:
             raise ValueError(
                 f"observations of {probe.task} have {size} components, got {trajectories.observations.shape[2]}"
             )
+        _check_actions(probe, trajectories)
         if unknown := [name for name in self.names if name not in probe.DEFAULTS]:
             raise ValueError(
                 f"{probe.task} has no parameter {unknown[0]!r}; it has {', '.join(sorted(probe.DEFAULTS))}"

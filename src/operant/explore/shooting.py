@@ -54,7 +54,15 @@ class Trajectories:
 
     @classmethod
     def of(cls, episodes: Sequence[tuple[Any, Any]]) -> "Trajectories":
-        """Return episodes of any lengths, each with observations `[l+1, O]` and actions `[l]` or `[l, A]`."""
+        """Return episodes of any lengths, each with observations `[l+1, O]` and actions `[l]` or `[l, A]`.
+
+        Raises:
+            ValueError: if there is no episode.
+        """
+        if not episodes:
+            raise ValueError(
+                "episodes must be a list of pairs, observations and actions, of at least one episode, got []"
+            )
         pairs = [(torch.as_tensor(np.asarray(obs)).double(), torch.as_tensor(np.asarray(a))) for obs, a in episodes]
         rows = [torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True) for part in zip(*pairs, strict=True)]
         return cls(rows[0], rows[1], torch.tensor([len(actions) for _, actions in pairs]))
