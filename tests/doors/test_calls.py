@@ -36,6 +36,8 @@ def test_invalid_calls_are_rejected(text):
         ("rnd(weight=0.1), icm(weight=1)", "one name"),
         ("rnd(weight=0.1)(weight=1)", "got"),
         ("rnd(weight=0.1, weight=1)", "each once"),
+        ("rnd(episodic=true)", "episodic=true is no value: put texts in quotes, and write True"),
+        ("rnd(channel=other, weight=1)", "channel=other is no value: put texts in quotes"),
     ],
 )
 def test_several_calls_in_a_text_and_repeated_parameters_are_rejected(text, reason):

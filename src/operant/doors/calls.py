@@ -45,7 +45,7 @@ class Call:
             call = ast.parse(f"f({match['parameters'] or ''})", mode="eval").body
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 raise ValueError("a text has one name; give several as a list, or repeat the flag")
-            given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+            given = {keyword.arg: _literal(keyword) for keyword in call.keywords if keyword.arg}
             if call.args or len(given) < len(call.keywords):
                 raise ValueError("parameters are given by name, each once")
             return cls(match["name"], given)
@@ -58,6 +58,16 @@ class Call:
         """Return the object of the name, with its parameters bound; see `operant.doors.load`."""
         found = load(self.name, expected=expected, accepts=accepts, group=group)
         return partial(found, **self.parameters) if self.parameters else found
+
+
+def _literal(keyword: ast.keyword) -> Any:
+    try:
+        return ast.literal_eval(keyword.value)
+    except ValueError:
+        value = f"{keyword.arg}={ast.unparse(keyword.value)}"
+        raise ValueError(
+            f"{value} is no value: put texts in quotes, and write True, False and None like this"
+        ) from None
 
 
 def chosen(table: Mapping[str, T], name: str, *, arguments: int, expected: str, group: str) -> T:
