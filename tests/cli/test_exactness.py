@@ -134,6 +134,10 @@ def test_board_games_need_learners_that_search_and_small_boards(cli, tmp_path):
     trained(tmp_path / "ppo", "ppo", budget=8, num_minibatches=1, **game, **small)
     status, _, err = cli("evaluate", tmp_path / "ppo", "--exact", "--episodes", 1)
     assert (status, "mistakes in a board game are counted for alphazero and muzero only" in err) == (2, True)
+    searching = {"gradient_steps": 1, "simulations": 1, "unroll_steps": 1, "td_steps": 1}
+    trained(tmp_path / "muzero", "muzero", budget=16, bonus="rnd", **game, **small, **searching)
+    status, _, err = cli("evaluate", tmp_path / "muzero", "--exact", "--episodes", 1)
+    assert (status, "alphazero and muzero only, trained by self-play, without --bonus" in err) == (2, True)
     with pytest.raises(ValueError, match=r"columns \* \(rows \+ 1\) must be at most 31, got 49"):
         SolvedGame(BoardGame.connect_four())
     status, _, err = cli("evaluate", tmp_path / "ppo", "--require", "nan")

@@ -172,7 +172,10 @@ def known_model(trained: "Trained") -> "MDP":
     try:
         bare: Any = env.unwrapped
         if isinstance(bare, BoardGameEnv):
-            raise ValueError(f"{fault}: mistakes in a board game are counted for alphazero and muzero only")
+            raise ValueError(
+                f"{fault}: mistakes in a board game are counted for alphazero and muzero only, "
+                "trained by self-play, without --bonus and --wrapper"
+            )
         if not isinstance(bare, FiniteEnv) and not tables.has_table(env):
             raise ValueError(f"{fault}: leave it out")
         model = mdp.MDP.from_gymnasium(env)
