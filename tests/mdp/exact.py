@@ -81,3 +81,12 @@ def rational_optimum(mdp, gamma):
     choices = [np.flatnonzero(row) if row.any() else [0] for row in mdp.feasible]
     tried = [rational_value(mdp, policy, gamma) for policy in itertools.product(*choices)]
     return [max(values) for values in zip(*tried, strict=True)]
+
+
+def random_walk(states, reward):
+    """Return a walk to the left or the right that ends beyond the last state."""
+    begin, end = np.arange(states), states - 1
+    left = [begin, np.zeros(states), np.maximum(begin - 1, 0), np.full(states, 0.5), np.full(states, reward)]
+    right = [begin, np.zeros(states), np.minimum(begin + 1, end), np.full(states, 0.5), np.full(states, reward)]
+    ends = np.concatenate([np.zeros(states), begin == end])
+    return MDP.from_table(np.column_stack([np.hstack([left, right]).T, ends]))

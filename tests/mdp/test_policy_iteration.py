@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from exact import assert_solved, optimum, random_models
+from exact import assert_solved, optimum, random_models, random_walk
 
 from operant.mdp import MDP
 from operant.mdp.examples import slippery_grid
@@ -46,3 +46,25 @@ def test_the_cliff_without_a_discount():
     mdp = MDP.from_gymnasium("CliffWalking-v1")
     for solver in (policy_iteration, modified_policy_iteration):
         assert float(mdp.start @ solver(mdp, gamma=1.0).values) == pytest.approx(-13.0, abs=1e-6)
+
+
+def test_values_of_an_unfinished_krylov_evaluation_do_not_lead_to_a_policy_that_never_ends():
+    """Without a discount, values above the optimum make walking in circles look best."""
+    side = 100
+    solution = inexact_policy_iteration(slippery_grid(side), gamma=1.0)
+    assert solution.converged
+    assert abs(solution.values[0] + 570.27739817) < 1e-6  # of modified policy iteration
+
+
+def test_a_policy_that_mixes_slowly_is_evaluated_by_another_method():
+    mdp = random_walk(1_200, -1.0)
+    solution = inexact_policy_iteration(mdp, gamma=0.999999, tolerance=1e-2, max_iterations=100)
+    assert solution.converged
+    assert solution.iterations < 100
+
+
+def test_it_ends_when_only_rounding_errors_change_values():
+    mdp = random_walk(1_500, -1000.0)
+    solution = inexact_policy_iteration(mdp, gamma=1.0)
+    np.testing.assert_allclose(solution.values[0], -1000.0 * 1500 * 1501, rtol=1e-9)
+    assert not solution.converged  # 1e-6 of 2e9 is below the rounding errors

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.analysis import policy_chain
 from operant.mdp.certificates import bounds_of_chain
-from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
+from operant.mdp.linear import DIRECT_UP_TO, LIMIT, factorize, is_narrow, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
@@ -70,7 +70,7 @@ def policy_evaluation(
         gamma: the discount factor; at 1 the policy must end every episode.
         method: `"direct"` factorizes `I - gamma P`; `"krylov"` solves it by BiCGStab to rounding errors; `"iterative"`
             backs up all states in place, in alternating order, until convergence; `"auto"` is `"direct"` for small
-            models and `"krylov"` for others.
+            models and `"krylov"` for others, or `"direct"` again where that fails and all transitions are short.
         tolerance: accuracy of every value, in units of reward.
         max_iterations: maximum sweeps or Krylov steps; then `converged` is false.
         initial: `[S]`, initial values; None: the lowest possible value, 0 at gamma = 1.
@@ -93,7 +93,7 @@ def policy_evaluation(
     elif method == "iterative":
         values, iterations = _sweep(chain, values, tolerance, max_iterations)
     else:
-        iterations = solve_chain(chain, values, 2 * chain.rounding(values), limit=max_iterations)
+        values, iterations = _solve(chain, values, max_iterations, may_factorize=method == "auto")
     out = np.empty_like(values)
     change = chain.improve(values, out, np.zeros(mdp.states, np.int64))
     lower, upper = bounds_of_values(chain, values, out, change)
@@ -130,6 +130,17 @@ def chain_of(
     facts = facts._replace(longest=max(facts.longest, model.longest), largest=model.largest)
     roundings = 0 if np.isin(probabilities, (0.0, 1.0)).all() else mdp.actions + 2
     return Problem.of_rows(rows, mdp.terminal, facts=facts, threads=threads, centered=centered, roundings=roundings)
+
+
+def _solve(chain: Problem, values: Floats, limit: int, *, may_factorize: bool) -> tuple[Floats, int]:
+    """Solve by a Krylov method, or by a factorization if it fails and that is cheap; return values and iterations."""
+    target = 2 * chain.rounding(values)
+    used = solve_chain(chain, values, target, limit=min(limit, LIMIT) if may_factorize else limit)
+    if may_factorize and used >= LIMIT:
+        if is_narrow(chain):
+            return factorize(chain), 0
+        used += solve_chain(chain, values, target, limit=limit - used)
+    return values, used
 
 
 def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int) -> tuple[Floats, int]:

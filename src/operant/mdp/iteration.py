@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.certificates import bounds_without_discount
-from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
+from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_iteratively
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.solution import Solution
@@ -105,7 +105,7 @@ class Iteration:
             if direct or (direct is None and problem.states <= DIRECT_UP_TO):
                 self.values = factorize(chain)
             else:
-                solve_chain(chain, self.values, 2 * problem.rounding(self.values))
+                self.values = solve_iteratively(chain, self.values, 2 * problem.rounding(self.values))
             self.back_up(margin=problem.keep_margin(self.values))
             if (self.policy == previous).all():
                 break

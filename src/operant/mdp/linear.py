@@ -9,12 +9,16 @@ from operant.mdp import bellman_kernels, sparse
 from operant.mdp.bellman_kernels import Rows, backup, compiled, expect
 from operant.mdp.problem import Problem
 
-__all__ = ["DIRECT_UP_TO", "factorize", "solve", "solve_chain"]
+__all__ = ["DIRECT_UP_TO", "LIMIT", "factorize", "is_narrow", "solve", "solve_chain", "solve_iteratively"]
 
 Floats = NDArray[np.float64]
 
 DIRECT_UP_TO = 2_000
 """States up to which a factorization is cheap for any structure: random graphs have much fill-in."""
+BAND = 10_000_000
+"""Entries of a band around the diagonal up to which a factorization is cheap."""
+LIMIT = 10_000
+"""Iterations after which a Krylov method has failed."""
 
 
 class _Krylov(NamedTuple):
@@ -118,7 +122,7 @@ def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
     return limit
 
 
-def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 10_000) -> int:
+def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = LIMIT) -> int:
     """Solve for the values of a chain, in place, by a Krylov method that never increases the residual.
 
     BiCGStab may break down or diverge. So its result is used only if the residual has decreased, and each failure is
@@ -170,10 +174,32 @@ def factorize(chain: Problem) -> Floats:
         raise ValueError("the chain never ends and gamma is 1, so its values are not defined") from error
 
 
+def is_narrow(chain: Problem) -> bool:
+    """Return whether a factorization is cheap, since the states have an order in which all transitions are short.
+
+    Krylov methods fail for chains that mix slowly, such as random walks in long corridors, which often have one.
+    """
+    rows, states = chain.rows, chain.states
+    successors = rows.successors.astype(np.int32)
+    graph = sparse.csr_matrix(
+        (np.ones(successors.size), successors, rows.indptr.astype(np.int32)), shape=(states, states)
+    )
+    place = np.empty(states, np.int64)
+    place[sparse.reverse_cuthill_mckee(graph, symmetric_mode=False)] = np.arange(states)
+    origins = np.repeat(np.arange(states), np.diff(rows.indptr.view(np.int64)))
+    return states * (1 + int(np.abs(place[origins] - place[successors]).max(initial=0))) <= BAND
+
+
+def solve_iteratively(chain: Problem, values: Floats, target: float) -> Floats:
+    """Return the values of a chain by a Krylov method from an initial guess.
+
+    If it fails, they are those of a factorization if the chain is narrow, and otherwise inexact.
+    """
+    found = values.copy()
+    failed = solve_chain(chain, found, target) >= LIMIT
+    return factorize(chain) if failed and is_narrow(chain) else found
+
+
 def solve(chain: Problem, values: Floats, target: float) -> Floats:
-    """Return the values of a chain: by a factorization if small, else by a Krylov method from an initial guess."""
-    if chain.states <= DIRECT_UP_TO:
-        return factorize(chain)
-    values = values.copy()
-    solve_chain(chain, values, target)
-    return values
+    """Return the values of a chain: by a factorization if small, else as `solve_iteratively`."""
+    return factorize(chain) if chain.states <= DIRECT_UP_TO else solve_iteratively(chain, values, target)

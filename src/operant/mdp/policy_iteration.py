@@ -7,11 +7,11 @@ from numpy.typing import ArrayLike
 
 from operant.mdp.elimination import Improver
 from operant.mdp.iteration import Iteration
-from operant.mdp.linear import solve_chain
+from operant.mdp.linear import LIMIT, factorize, is_narrow, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_deterministic
 from operant.mdp.solution import Solution
-from operant.mdp.undiscounted import check_ends, shortest_way
+from operant.mdp.undiscounted import check_bounded, check_ends, shortest_way
 
 __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
 
@@ -21,6 +21,12 @@ BRIEF = 0.3
 """The same factor for sweeps over the rows of a changing policy, so that improvements do not dominate the cost."""
 PATIENCE = 8
 """Sweeps within which a third of the reduction, on a logarithmic scale, must be reached."""
+STUCK = 0.9
+"""Factor by which an improvement reduces the residual at least; otherwise the next evaluation may take longer."""
+SHORT = 200
+"""Initial limit of the iterations of a Krylov method per evaluation."""
+MANY = 1_000
+"""Sweeps per improvement after which changes within rounding errors are left as they are."""
 
 
 def policy_iteration(
@@ -166,8 +172,9 @@ def inexact_policy_iteration(
 
     It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order propagate
     values and improve the policy; BiCGStab then solves for its values until the residual is reduced twentyfold, if
-    sweeps are slow. If the residual does not decrease between improvements, the number of sweeps is doubled, so it
-    converges like value iteration.
+    sweeps are slow. If the residual hardly decreases between improvements, the policy is evaluated by a factorization
+    if that is cheap, else BiCGStab may take twice as many iterations; if it does not decrease, the number of sweeps is
+    doubled, so it converges like value iteration. At gamma = 1 only exact evaluations are used.
 
     If no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.
 
@@ -200,7 +207,7 @@ def inexact_policy_iteration(
 
 def _inexact(solver: Iteration, sweeps: int) -> None:
     """Alternate sweeps in place and evaluations by a Krylov method."""
-    problem, minimum, best = solver.problem, solver.tolerance / (8 * solver.problem.stretch), np.inf
+    problem, minimum, best, limit = solver.problem, solver.tolerance / (8 * solver.problem.stretch), np.inf, SHORT
     for count in solver.rounds():
         low, high = 0.0, 0.0
         for i in range(sweeps):
@@ -208,10 +215,25 @@ def _inexact(solver: Iteration, sweeps: int) -> None:
         residual = max(-low, high)
         if residual <= 16 * max(minimum, problem.rounding(solver.values)) or count == solver.limit:
             solver.back_up()
-            if solver.finished:
+            if solver.finished or sweeps > MANY:
                 break
-        sweeps = sweeps if residual < best else 2 * sweeps
+        slow, sweeps = residual >= STUCK * best, sweeps if residual < best else 2 * sweeps
         best = min(best, residual)
-        exact = 2 * problem.rounding(solver.values)
-        target = max(FORCING * residual, minimum) if problem.discounted else exact
-        solve_chain(problem.chain(solver.policy), solver.values, target, limit=200)
+        limit = _evaluate_all(solver, residual, minimum, limit=limit, slow=slow)
+
+
+def _evaluate_all(solver: Iteration, residual: float, minimum: float, *, limit: int, slow: bool) -> int:
+    """Evaluate the policy by a Krylov method of at most `limit` iterations; return the limit of the next evaluation."""
+    problem, swept = solver.problem, solver.values.copy()
+    target = max(FORCING * residual, minimum) if problem.discounted else 2 * problem.rounding(swept)
+    chain = problem.chain(solver.policy)
+    used = solve_chain(chain, solver.values, target, limit=limit)
+    if used < limit or (problem.discounted and not slow):
+        return limit
+    if not problem.discounted:
+        check_bounded(solver.mdp, solver.policy)
+    if is_narrow(chain):
+        solver.values[:] = factorize(chain)
+    elif not problem.discounted:  # values above the optimum may lead to a policy that never ends
+        solver.values[:] = swept
+    return min(2 * limit, LIMIT)

@@ -306,7 +306,7 @@ class Problem:
         """
         error = self.rounding(values)
         if not self.discounted:
-            return self.spread(change) <= max(tolerance / (4 * self.stretch), error)
+            return self.spread(change) <= max(tolerance / (4 * self.stretch), 2 * error)
         down, up = self.shifts(change, error)
         return up - down <= 2 * tolerance or self.spread(change) <= 2 * error
 

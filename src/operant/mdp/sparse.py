@@ -19,6 +19,7 @@ __all__ = [
     "csr_matrix",
     "eye_array",
     "issparse",
+    "reverse_cuthill_mckee",
     "splu",
     "vstack",
 ]
@@ -108,6 +109,10 @@ class _BreadthFirstOrder(Protocol):
     def __call__(self, graph: Sparse, start: int, /, *, return_predecessors: Literal[False]) -> Indices: ...
 
 
+class _ReverseCuthillMcKee(Protocol):
+    def __call__(self, graph: Sparse, /, *, symmetric_mode: bool) -> Indices: ...
+
+
 class _ConnectedComponents(Protocol):
     def __call__(self, graph: Sparse, /, *, connection: Literal["weak", "strong"]) -> tuple[int, Indices]: ...
 
@@ -138,3 +143,6 @@ breadth_first_order = cast(_BreadthFirstOrder, csgraph.breadth_first_order)  # p
 
 connected_components = cast(_ConnectedComponents, csgraph.connected_components)  # pyright: ignore[reportUnknownMemberType]
 """The number of components of a graph, and that of each node."""
+
+reverse_cuthill_mckee = cast(_ReverseCuthillMcKee, csgraph.reverse_cuthill_mckee)  # pyright: ignore[reportUnknownMemberType]
+"""An order of the nodes of a graph in which neighbors are close to each other."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import sparse
 from operant.mdp.graphs import ending, ending_actions
-from operant.mdp.linear import solve, solve_chain
+from operant.mdp.linear import solve, solve_iteratively
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 
@@ -112,7 +112,7 @@ def proper_start(mdp: MDP, problem: Problem, initial: ArrayLike | None = None) -
     values, policy = problem.start(None), proper_policy(mdp)
     chain = problem.chain(policy)
     steps = chain_steps(chain)
-    solve_chain(chain, values, 8 * problem.rounding(steps * problem.largest_reward))
+    values = solve_iteratively(chain, values, 8 * problem.rounding(steps * problem.largest_reward))
     return values, policy, float(steps.max(initial=1.0))
 
 
