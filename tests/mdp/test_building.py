@@ -199,6 +199,8 @@ class TestArrays:
             MDP.from_arrays(by_action_p, by_action_r, order="ass"),
             MDP.from_arrays(tall, by_action_r, order="ass"),
             MDP.from_arrays([sparse.csr_array(m) for m in by_action_p], list(by_action_r), order="ass"),
+            MDP.from_arrays(flat_p, r.reshape(-1, states)),
+            MDP.from_arrays(tall, by_action_r.reshape(-1, states), order="ass"),
             MDP.from_arrays(list(by_action_p), [sparse.csr_array(m) for m in by_action_r], order="ass"),
         ]
         for mdp in models:
@@ -453,3 +455,23 @@ def test_one_terminal_state_can_be_given_by_its_index():
     assert MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=1).terminal.tolist() == [False, True, False]
     with pytest.raises(ValueError, match="terminal number 0 is 3, expected 0 to 2"):
         MDP.from_arrays(np.eye(3)[:, None, :], 0.0, terminal=3)
+
+
+def test_a_dictionary_of_tuples_starts_in_one_of_them():
+    table = {(0, 1): {"on": [(1.0, (1, 0), 1.0, False)]}, (1, 0): {"on": [(1.0, (0, 1), 2.0, True)]}}
+    assert MDP.from_dict(table, start=(1, 0)).start.tolist() == [0.0, 1.0]
+    assert MDP.from_dict(table, start="(1, 0)").start.tolist() == [0.0, 1.0]
+    assert MDP.from_dict(table, start=[1, 0]).start.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"a": {"x": [(0.5, "a", 1.0, False)]}}, "sum to 0.5, .*; states: 0 a; actions: 0 x"),
+        ({0: {0: [(1.0, 2, 0.0, False)]}}, "state 1 does not occur, .* add it without actions"),
+        ({0: {0: [(1.0, 0, 0.0, False)], 2: [(1.0, 0, 0.0, False)]}}, "action 1 does not occur, .* use names"),
+    ],
+)
+def test_an_error_in_a_dictionary_has_its_names_and_a_remedy(table, message):
+    with pytest.raises(ValueError, match=message):
+        MDP.from_dict(table)

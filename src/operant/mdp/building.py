@@ -1,7 +1,7 @@
 """Entries of a model from environments, arrays, tables or functions."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -213,7 +213,7 @@ def read_arrays(
         rows=rows,
         successors=successors,
         probabilities=floats(matrix.data, "transitions"),
-        rewards=_rewards_at(rewards, order, rows, successors, (states, actions)),
+        rewards=_rewards_at(rewards, order, rows, successors, (states, actions), as_matrix=_is_sparse(transitions)),
         terminates=np.zeros(rows.size, np.bool_),
         ignored=(~allowed | _state_mask(terminal, states)[:, None]).ravel(),
         required=np.ones(states * actions, np.bool_),
@@ -251,9 +251,14 @@ def _states_first(dense: Floats, order: str) -> Floats:
     return np.moveaxis(dense, 0, 1) if order == "ass" and dense.ndim == 3 else dense
 
 
-def _rewards_at(rewards: Any, order: str, rows: Ints, successors: Ints, shape: tuple[int, int]) -> Floats:
-    """Return the reward of every transition, `[n]`."""
+def _rewards_at(
+    rewards: Any, order: str, rows: Ints, successors: Ints, shape: tuple[int, int], *, as_matrix: bool
+) -> Floats:
+    """Return the reward of every transition, `[n]`; with `as_matrix` those of a dense matrix `[S * A, S]`, too."""
     states, actions = shape
+    if not _is_sparse(rewards):
+        rewards = floats(rewards, "rewards")
+        rewards = sparse.csr_array(rewards) if as_matrix and rewards.shape == (states * actions, states) else rewards
     if _is_sparse(rewards):
         matrix = _by_rows(rewards, order, "rewards")
         if matrix.shape != (states * actions, states):
@@ -293,10 +298,8 @@ def entries_of_table(
     return replace(entries, ignored=np.repeat(_state_mask(terminal, entries.states), entries.actions))
 
 
-def read_dict(
-    table: Mapping[Any, Any] | Sequence[Any], start: ArrayLike | str | None
-) -> tuple[Entries, named_tables.Table]:
-    """Return the entries of a dictionary `{s: {a: [(probability, successor, reward, terminated)]}}`, and its names.
+def read_dict(table: Mapping[Any, Any] | Sequence[Any]) -> tuple[named_tables.Table, list[Any]]:
+    """Return the columns of a dictionary `{s: {a: [(probability, successor, reward, terminated)]}}`, and its states.
 
     Raises:
         ValueError: if it has another form, or states or actions are both numbers and names.
@@ -308,17 +311,39 @@ def read_dict(
     columns = list(zip(*_listed(table, keys, "table"), strict=True))
     if not columns:
         raise ValueError("the table is empty, expected transitions")
-    named = named_tables.of_labels(dict(zip(COLUMNS, columns, strict=True)), keys)
-    states = len(named.states) or count_indices(integers([*keys, *named.columns["s'"]], "the states"), "state")
-    entries = Entries.of(named.columns, states, None)
-    if isinstance(start, str):
+    return named_tables.of_labels(dict(zip(COLUMNS, columns, strict=True)), keys), keys
+
+
+def entries_of_dict(named: named_tables.Table, keys: Sequence[Any], start: Any) -> tuple[Entries, ArrayLike | None]:
+    """Return the entries of the columns of a dictionary, and the start as a distribution, an index or None.
+
+    Args:
+        named: the columns, and the names of states and actions.
+        keys: the states of the dictionary, in order.
+        start: one of `keys` if they are no numbers, the name of a state, a distribution, an index or None.
+    """
+    columns = named.columns
+    states = len(named.states) or count_indices(
+        integers([*keys, *columns["s'"]], "the states"), "state", "number without gaps, or add it without actions, {}"
+    )
+    actions = len(named.actions) or count_indices(
+        integers(columns["a"], "the actions"), "action", "number without gaps, or use names such as strings"
+    )
+    entries = Entries.of(columns, states, actions)
+    if named.states and _is_one_of(keys, start):
+        start = keys.index(start)
+    elif isinstance(start, str):
         start = named_tables.index_of(start, named.states)
     sources = np.zeros(states, np.bool_)
     if start is not None:
         sources = start_distribution(start, sources) > 0
         check_length(sources, states, "start")
     ignored = np.repeat(_entered_by_ending(entries, sources, known=start is not None), entries.actions)
-    return replace(entries, ignored=ignored), named
+    return replace(entries, ignored=ignored), start
+
+
+def _is_one_of(keys: Sequence[Any], value: object) -> bool:
+    return isinstance(value, Hashable) and value in keys
 
 
 def read_function(

@@ -135,8 +135,8 @@ def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
     return table / table.sum() if single and abs(table.sum() - 1) <= SINGLE * (table.size + 1) else table
 
 
-def count_indices(indices: Ints, name: str) -> int:
-    """Return the largest index plus one; every smaller one must occur."""
+def count_indices(indices: Ints, name: str, advice: str | None = None) -> int:
+    """Return the largest index plus one; every smaller one must occur, or `advice` says what to do."""
     raise_if_any(indices < 0, lambda i: f"a {name} is {indices[i]}, expected 0 or more")
     count = int(indices.max()) + 1
     size = min(count, indices.size)  # a gap is among the first `size` indices, even if the largest index is huge
@@ -144,7 +144,9 @@ def count_indices(indices: Ints, name: str) -> int:
     raise_if_any(
         counts == 0,
         lambda i: f"{name} {i} does not occur, but {name} {count - 1} does",
-        "numbering starts at 0" if not counts[0] else f"number without gaps, or pass {name}s={count} in Python",
+        "numbering starts at 0"
+        if not counts[0]
+        else advice or f"number without gaps, or pass {name}s={count} in Python",
     )
     return count
 

@@ -192,7 +192,7 @@ class MDP:
         cls,
         table: Mapping[Any, Mapping[Any, Sequence[Any]]] | Sequence[Any],
         *,
-        start: ArrayLike | str | None = None,
+        start: Any = None,
         max_steps: int | None = None,
     ) -> Self:
         """Create a model from a dictionary `{s: {a: [(probability, successor, reward, terminated), ...]}}`.
@@ -205,15 +205,17 @@ class MDP:
             table: states and actions are numbers from 0 on, or other keys such as strings or tuples, whose texts become
                 `state_names` and `action_names`; states are then numbered in the order of the dictionary. Lists in
                 place of dictionaries are indexed by number.
-            start: as in `from_arrays`, or the name of a state. Without it, episodes may start in every state that no
-                other state enters by ending.
+            start: as in `from_arrays`, or the key or the name of a state. Without it, episodes may start in every state
+                that no other state enters by ending.
             max_steps: step limit of simulated episodes; None: none.
 
         Raises:
             ValueError: if the table has another form, or is not a model.
         """
-        entries, named = building.read_dict(table, start)
-        return cls._from(entries, start, max_steps, named)
+        named, keys = building.read_dict(table)
+        with named_tables.naming(named):
+            entries, start = building.entries_of_dict(named, keys, start)
+            return cls._from(entries, start, max_steps, named)
 
     @classmethod
     def from_arrays(
@@ -280,13 +282,9 @@ class MDP:
             ValueError: if the table cannot be read, or is not a model.
         """
         named = building.read_table(table, separator)
-        try:
+        with named_tables.naming(named):
             entries = building.entries_of_table(named.columns, states, actions, terminal=terminal)
             return cls._from(entries, start, max_steps, named)
-        except ValueError as error:
-            if not (named.states or named.actions):
-                raise
-            raise ValueError(named_tables.with_names(error, named)) from error
 
     @classmethod
     def from_function(

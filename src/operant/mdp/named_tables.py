@@ -2,7 +2,8 @@
 
 import csv
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from operant.mdp.entries import COLUMNS
 from operant.mdp.validation import raise_if_any
 
-__all__ = ["Table", "index_of", "of_columns", "of_labels", "read_csv", "with_names"]
+__all__ = ["Table", "index_of", "naming", "of_columns", "of_labels", "read_csv", "with_names"]
 
 _HEADERS = (COLUMNS, COLUMNS[:5])
 _SEPARATORS = ";\t,"
@@ -142,6 +143,17 @@ def with_names(message: object, table: Table) -> str:
         if names
     ]
     return "; ".join([str(message), *lists])
+
+
+@contextmanager
+def naming(table: Table) -> Generator[None]:
+    """Add the names of a table, if any, to the message of a ValueError about its indices."""
+    try:
+        yield
+    except ValueError as error:
+        if not (table.states or table.actions):
+            raise
+        raise ValueError(with_names(error, table)) from error
 
 
 def _column_names(given: Any) -> Iterable[Any] | None:
