@@ -85,6 +85,9 @@ class TestPolicies:
         mdp = MDP.from_function(3, 2, lambda s, a: None if s == a == 1 else ([1.0], [2], 0.0), terminal=[2])
         policy = softmax_policy(mdp, [[1000.0, 1000.0 + np.log(3)], [-5.0, 9.0], [1.0, 2.0]])
         np.testing.assert_allclose(policy, [[0.25, 0.75], [1, 0], [0, 0]], atol=1e-12)
+        assert softmax_policy(mdp, [[-np.inf, 0.0], [0.0, 0.0], [-np.inf, -np.inf]])[0].tolist() == [0, 1]
+        with pytest.raises(ValueError, match="-Inf for all feasible actions of state 1"):
+            softmax_policy(mdp, [[0.0, 0.0], [-np.inf, 0.0], [0.0, 0.0]])
 
 
 def state_values(mdp, policy, gamma):

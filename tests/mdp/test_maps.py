@@ -96,3 +96,10 @@ def test_errors_of_a_named_table_list_its_names(tmp_path):
     message = r"state 0, action 0: the probabilities sum to 0\.9, .*; states: 0 home, 1 work; actions: 0 go, 1 stay$"
     with pytest.raises(ValueError, match=message):
         maps.read(file=path)
+
+
+def test_a_separator_needs_a_table():
+    with pytest.raises(ValueError, match="separator is ';', but no file is given"):
+        maps.read("FrozenLake-v1", separator=";")
+    with pytest.raises(ValueError, match=r"model.json is not a table \(.csv, .tsv\)"):
+        maps.read(file="model.json", separator=";")

@@ -68,3 +68,14 @@ def test_it_ends_when_only_rounding_errors_change_values():
     solution = inexact_policy_iteration(mdp, gamma=1.0)
     np.testing.assert_allclose(solution.values[0], -1000.0 * 1500 * 1501, rtol=1e-9)
     assert not solution.converged  # 1e-6 of 2e9 is below the rounding errors
+
+
+def test_numbers_of_sweeps_that_cannot_be_are_rejected():
+    mdp = slippery_grid(3)
+    for call, error, message in (
+        (lambda: modified_policy_iteration(mdp, gamma=0.9, evaluations=1.5), TypeError, "evaluations is 1.5"),
+        (lambda: modified_policy_iteration(mdp, gamma=0.9, evaluations=-1), ValueError, "evaluations is -1"),
+        (lambda: inexact_policy_iteration(mdp, gamma=0.9, sweeps=2.5), TypeError, "sweeps is 2.5"),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -163,3 +163,10 @@ def test_backups_along_whole_trajectories_are_counted():
     line = MDP.from_function(4, 1, lambda s, _: None if s == 3 else ([1.0], [s + 1], [-1.0]), start=0)
     first, second, *_ = steps(line, gamma=0.9, method="real-time")
     assert (first.backups, second.backups) == (6, 10)
+
+
+def test_zero_evaluations_are_value_iteration_and_fewer_are_an_error():
+    with pytest.raises(ValueError, match="evaluations is -1, expected at least 0"):
+        steps(grid(), gamma=0.9, method="modified-policy-iteration", evaluations=-1)
+    same = list(steps(grid(), gamma=0.9, method="modified-policy-iteration", evaluations=0))
+    assert len(same) == len(list(steps(grid(), gamma=0.9, method="value-iteration")))

@@ -68,7 +68,7 @@ def softmax_policy(mdp: MDP, logits: ArrayLike) -> Floats:
     """Return `π(a|s) = exp θ(s, a) / Σ_b exp θ(s, b)` over feasible actions, `[S, A]`; 0 in terminal states.
 
     Raises:
-        ValueError: if `logits` has another shape, or is NaN or +Inf for a feasible action.
+        ValueError: if `logits` has another shape, is NaN or +Inf for a feasible action, or -Inf for all of a state.
     """
     given = floats(logits, "logits")
     if given.shape != mdp.feasible.shape:
@@ -77,6 +77,10 @@ def softmax_policy(mdp: MDP, logits: ArrayLike) -> Floats:
         raise ValueError("logits must be below infinity for feasible actions, but one is NaN or +Inf")
     scores = np.where(mdp.feasible, given, -np.inf)
     scores[mdp.terminal] = 0.0
+    raise_if_any(
+        np.all(np.isneginf(scores), axis=1),
+        lambda s: f"logits has -Inf for all feasible actions of state {s}, expected a finite number for one of them",
+    )
     return _softmax(scores, axis=1) * mdp.feasible
 
 

@@ -10,6 +10,7 @@ from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.undiscounted import proper_start
+from operant.mdp.validation import check_count
 
 __all__ = ["Sweep", "SweepMethod", "sweeps"]
 
@@ -55,11 +56,11 @@ def sweeps(
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        TypeError: if `evaluations` is not a whole number.
     """
     if method not in get_args(SweepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(SweepMethod))}")
-    if evaluations < 0:
-        raise ValueError(f"evaluations is {evaluations}, expected at least 0")
+    check_count(evaluations, "evaluations", least=0)
     problem = Problem.of(mdp, gamma, centered=False)
     if problem.discounted:
         values = problem.start(np.zeros(mdp.states) if initial is None else initial)

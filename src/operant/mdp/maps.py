@@ -58,13 +58,17 @@ def read(
         separator: column separator of a table. Default: the comma, semicolon or tab of the header.
 
     Raises:
-        ValueError: unless exactly one of them is given, and is a model; or the file has another suffix.
+        ValueError: unless exactly one of them is given, and is a model; or the file has another suffix; or a parameter
+            has no effect.
         OSError: if a file cannot be read.
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
         raise ValueError("give exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
     if env_kwargs and task is None:
         raise ValueError(f"env_kwargs are for the environment of a task, but no task is given: {dict(env_kwargs)}")
+    if separator is not None and (file is None or Path(file).suffix not in TABLE_SUFFIXES):
+        given = "no file is given" if file is None else f"{file} is not a table ({', '.join(TABLE_SUFFIXES)})"
+        raise ValueError(f"separator is {separator!r}, but {given}: leave it out")
     if file is not None:
         path = Path(file)
         if path.suffix not in MODEL_SUFFIXES:

@@ -12,6 +12,7 @@ from operant.mdp.model import MDP
 from operant.mdp.policies import check_deterministic
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded, check_ends, shortest_way
+from operant.mdp.validation import check_count
 
 __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
 
@@ -113,9 +114,10 @@ def modified_policy_iteration(
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        TypeError: if `evaluations` is not a whole number.
     """
-    if evaluations is not None and evaluations < 0:
-        raise ValueError(f"evaluations is {evaluations}, expected at least 0, or None")
+    if evaluations is not None:
+        check_count(evaluations, "evaluations", least=0)
     solver = Iteration.begin(
         mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
     )
@@ -192,9 +194,9 @@ def inexact_policy_iteration(
 
     Raises:
         ValueError: if an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        TypeError: if `sweeps` is not a whole number.
     """
-    if sweeps < 1:
-        raise ValueError(f"sweeps is {sweeps}, expected at least 1")
+    check_count(sweeps, "sweeps")
     solver = Iteration.begin(
         mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
     )

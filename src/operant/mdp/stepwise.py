@@ -94,8 +94,7 @@ def steps(
     if method not in get_args(StepMethod):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
     check_count(backups, "backups")
-    if evaluations:
-        check_count(evaluations, "evaluations")
+    check_count(evaluations, "evaluations", least=0)
     if not tolerance > 0:
         raise ValueError(f"tolerance is {tolerance}, expected above 0")
     rng = stream_states([seed], PURPOSES["real-time" if method == "real-time" else "random"])

@@ -62,12 +62,12 @@ def check_length(array: NDArray[Any], length: int, name: str) -> None:
         raise ValueError(f"{name} has shape {array.shape}, expected ({length},)")
 
 
-def check_count(count: object, name: str) -> int:
-    """Return a positive integer as an int; raise for anything else."""
+def check_count(count: object, name: str, *, least: int = 1) -> int:
+    """Return an integer of at least `least` as an int; raise for anything else."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise TypeError(f"{name} is {count!r}, expected an int")
-    if count < 1:
-        raise ValueError(f"{name} is {count}, expected at least 1")
+    if count < least:
+        raise ValueError(f"{name} is {count}, expected at least {least}")
     return int(cast(int, count))
 
 
