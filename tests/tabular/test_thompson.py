@@ -112,3 +112,12 @@ def test_a_beta_prior_of_normal_arms_is_rejected():
 def test_values_out_of_range_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         ThompsonConfig(**values)
+
+
+def test_values_of_a_prior_that_does_not_suit_the_rewards_are_named(caplog):
+    values = {"noise": 2.0, "successes": 3.0}
+    Thompson(ThompsonConfig(**values), Arms.paying_one([0.5]), seeds=[0])
+    assert "noise=2.0 has no effect with the prior beta" in caplog.text
+    assert "successes" not in caplog.text
+    Thompson(ThompsonConfig(**values), Arms.normal([0.5]), seeds=[0])
+    assert "successes=3.0 has no effect with the prior gaussian" in caplog.text

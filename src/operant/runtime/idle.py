@@ -57,6 +57,10 @@ CONDITIONS = (
     Condition(("exploration_final_eps",), "exploration_schedule", ("constant",), "exponential"),
     Condition(("exploration_span",), "exploration_schedule", ("constant", "exponential"), "linear"),
     Condition(("exploration_factor",), "exploration_schedule", ("constant", "linear"), "exponential"),
+    Condition(("bonus_coef",), "planning_steps", (0,), "50"),
+    Condition(("traces",), "td_lambda", (0.0,), "0.9"),
+    Condition(("prior_deviation", "noise"), "prior", ("beta",), "gaussian"),
+    Condition(("successes", "failures"), "prior", ("gaussian",), "beta"),
     Condition(("kl_estimator", "kl_weighted"), "beta", (0.0,), "0.04"),
     Condition(("overlong_penalty",), "overlong_buffer", (0.0,), "0.2"),
     Condition(("max_rounds",), "filter", ("none", "drop"), "refill"),
@@ -69,6 +73,8 @@ CONDITIONS = (
     Condition(("validations",), "keep_best", (False,), "true"),
 )
 
+
+_SCHEDULES = ("step_size_schedule", "exploration_schedule")
 
 SLOWEST = 10_000
 """Gradient steps in which target networks follow at the slowest without a warning: the interval of copies of DQN's
@@ -123,6 +129,13 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
                 "%s: %s=%s has no effect with network=%s, which has all layers: leave it out",
                 *(algorithm.name, name, getattr(config, name), getattr(config, "network", None)),
             )
+    still = [getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES]
+    if all(still) and _is_chosen(config, "schedule_unit", usual):
+        logger.warning(
+            "%s: schedule_unit=%s has no effect, because nothing has a schedule in episodes or steps: leave it out, or "
+            "set exploration_schedule or step_size_schedule",
+            *(algorithm.name, getattr(config, "schedule_unit", None)),
+        )
     if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
         logger.warning(
             "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "

@@ -7,6 +7,7 @@ of variance 1, the defaults here. They assume rewards in [0, 1]. The prior must 
 that is too narrow, an arm whose first rewards are far above 0 can be pulled forever.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +30,8 @@ from operant.tabular.bandits import (
 )
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import beta, normal
+
+logger = logging.getLogger(__name__)
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """No task-specific settings."""
@@ -129,8 +132,14 @@ class Thompson(BanditLearner):
         return self.prior == "beta"
 
     def make_rule(self) -> PriorRule:
-        """Return the kernel's constants."""
-        config = self.config
+        """Return the kernel's constants; warn about values of another prior than the one that suits the rewards."""
+        config, usual = self.config, ThompsonConfig()
+        for name in ("prior_deviation", "noise") if self.prior == "beta" else ("successes", "failures"):
+            if config.prior == "auto" and getattr(config, name) != getattr(usual, name):
+                logger.warning(
+                    "thompson: %s=%s has no effect with the prior %s, which suits these rewards: leave it out",
+                    *(name, getattr(config, name), self.prior),
+                )
         if self.prior == "beta":
             return PriorRule(float(config.successes), float(config.failures))
         return PriorRule(float(config.prior_deviation), float(config.noise))
