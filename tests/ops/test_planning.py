@@ -38,6 +38,12 @@ def test_path_integrals_weigh_by_the_exponential_of_the_return():
     assert std.item() == pytest.approx(math.sqrt(share * (1 - share)))
 
 
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_temperatures_are_positive(temperature):
+    with pytest.raises(ValueError, match=f"temperature is {temperature}, expected a positive number"):
+        ops.path_integral_refit(torch.zeros(2, 1), torch.zeros(2), temperature=temperature)
+
+
 def test_path_integrals_forget_the_scale_of_the_returns():
     generator = torch.Generator().manual_seed(0)
     candidates, returns = torch.randn(5, 9, 3, generator=generator), torch.randn(5, 9, generator=generator)

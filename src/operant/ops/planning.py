@@ -32,7 +32,12 @@ def path_integral_refit(
     Model predictive path integral control (Williams et al. 2017, equation 26), except that the returns
     of a state are first divided by their standard deviation, so that one temperature suits all tasks. Candidates with
     the return -inf have weight 0, unless all are -inf.
+
+    Raises:
+        ValueError: if the temperature is not positive.
     """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected a positive number")
     valid = returns.isfinite()
     finite, count = returns.masked_fill(~valid, 0.0), valid.sum(-1, keepdim=True).clamp(min=1)
     center = finite.sum(-1, keepdim=True) / count
