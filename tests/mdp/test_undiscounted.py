@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.mdp import MDP, evaluation_sweeps, expected_return, policy_evaluation
+from operant.mdp import MDP, evaluation_sweeps, expected_return, policy_evaluation, relative_value_iteration
 from operant.mdp.solving import solve
 from operant.mdp.undiscounted import check_bounded, ends, proper_policy
 
@@ -91,3 +91,13 @@ def test_rounded_policies_do_not_end_episodes():
 def test_rare_ends_are_ends():
     model = MDP.from_table([[0, 0, 0, 1 - 1e-10, 1.0, 0], [0, 0, 0, 1e-10, 1.0, 1]])
     assert expected_return(model, [0], gamma=1.0) == pytest.approx(1e10, rel=1e-5)
+
+
+def test_errors_list_the_names_of_states():
+    endless = MDP.from_dict({"up": {"go": [(1.0, "down", 1.0, False)]}, "down": {"go": [(1.0, "up", 0.0, False)]}})
+    for call in (lambda: proper_policy(endless), lambda: policy_evaluation(endless, [0, 0], gamma=1.0)):
+        with pytest.raises(ValueError, match=r"state 0 \(up\), 1 \(down\), so its value"):
+            call()
+    ends = MDP.from_dict({"up": {"go": [(1.0, "out", 1.0, False)]}, "out": {}})
+    with pytest.raises(ValueError, match=r"state 1 \(out\) is terminal"):
+        relative_value_iteration(ends)

@@ -19,7 +19,7 @@ from operant.mdp.graphs import ending
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of, transitions_of
 from operant.mdp.solution import action_values
-from operant.mdp.validation import Floats, Ints, floats, raise_if_any
+from operant.mdp.validation import Floats, Ints, floats, labeled, raise_if_any
 
 __all__ = [
     "advantages",
@@ -229,7 +229,7 @@ def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[sparse.Factors, 
     if gamma == 1:
         raise_if_any(
             ~ending(transitions.indptr, transitions.indices, exits_of(mdp, check_policy(mdp, policy))),
-            lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",
+            lambda s: f"gamma is 1, but from state {labeled(s, mdp.state_names)} the policy never ends an episode",
             "use a smaller gamma, or a policy that ends every episode",
         )
     return sparse.splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from operant.mdp.graphs import closed_components
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
-from operant.mdp.validation import raise_if_any
+from operant.mdp.validation import labeled, raise_if_any
 
 __all__ = ["AverageSolution", "relative_value_iteration"]
 
@@ -69,7 +69,10 @@ def relative_value_iteration(
     check_tolerance(tolerance, max_iterations)
     if not 0 <= damping < 1:
         raise ValueError(f"damping is {damping}, expected at least 0 and less than 1")
-    raise_if_any(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward needs an infinite horizon")
+    raise_if_any(
+        mdp.terminal,
+        lambda s: f"state {labeled(s, mdp.state_names)} is terminal, but the average reward needs an infinite horizon",
+    )
     raise_if_any(
         mdp.terminates, lambda i: f"transition {i} terminates, but the average reward needs an infinite horizon"
     )
@@ -114,7 +117,7 @@ def _reason(mdp: MDP, *, rounded: bool) -> str:
     closed = closed_classes(mdp)
     if len(closed) < 2:
         return ""
-    first, second = (int(states[0]) for states in closed[:2])
+    first, second = (labeled(int(states[0]), mdp.state_names) for states in closed[:2])
     return (
         f"the model has {len(closed)} closed classes, each with its own average reward: states {first} and "
         f"{second} cannot reach each other; solve each class separately, or with a discount"

@@ -10,7 +10,7 @@ from operant.mdp.analysis import policy_chain
 from operant.mdp.graphs import closed_components
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
-from operant.mdp.validation import Floats, Ints, raise_if_any
+from operant.mdp.validation import Floats, Ints, labeled, raise_if_any
 
 __all__ = ["AverageEvaluation", "average_policy_evaluation", "stationary_distributions"]
 
@@ -102,10 +102,16 @@ def stationary_distributions(mdp: MDP, policy: ArrayLike) -> Floats:
 def _endless_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.Sparse, Floats]:
     """Return the chain of a policy and its rewards; raise ValueError if it may end."""
     probabilities = check_policy(mdp, policy)
-    raise_if_any(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward needs an infinite horizon")
+    raise_if_any(
+        mdp.terminal,
+        lambda s: f"state {labeled(s, mdp.state_names)} is terminal, but the average reward needs an infinite horizon",
+    )
     raise_if_any(
         exits_of(mdp, probabilities),
-        lambda s: f"the policy may end the episode in state {s}, but the average reward needs an infinite horizon",
+        lambda s: (
+            f"the policy may end the episode in state {labeled(s, mdp.state_names)}, but the average reward needs an "
+            "infinite horizon"
+        ),
     )
     chain, rewards = policy_chain(mdp, probabilities)
     chain.eliminate_zeros()

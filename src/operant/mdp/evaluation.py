@@ -86,7 +86,7 @@ def policy_evaluation(
     probabilities = check_policy(mdp, policy)
     chain = chain_of(mdp, probabilities, gamma, threads)
     if not chain.discounted:
-        check_chain_ends(chain, exits_of(mdp, probabilities))
+        check_chain_ends(chain, exits_of(mdp, probabilities), mdp.state_names)
     values, iterations = chain.start(initial), 0
     if method == "direct" or (method == "auto" and mdp.states <= DIRECT_UP_TO):
         values = factorize(chain)

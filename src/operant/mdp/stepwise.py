@@ -127,7 +127,7 @@ def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: f
     probabilities = check_policy(mdp, policy)
     chain = chain_of(mdp, probabilities, gamma, 1, centered=False)
     if not chain.discounted:
-        check_chain_ends(chain, exits_of(mdp, probabilities))
+        check_chain_ends(chain, exits_of(mdp, probabilities), mdp.state_names)
     threshold = tolerance / min(chain.stretch, 1e3) if chain.discounted else tolerance
     return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), threshold, 0)
 

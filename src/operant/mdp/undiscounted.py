@@ -4,6 +4,7 @@ At gamma = 1 the value of a state is the best value of a **proper** policy, unde
 probability 1 (Bertsekas and Tsitsiklis 1991).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from operant.mdp.graphs import ending, ending_actions
 from operant.mdp.linear import solve, solve_iteratively
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
+from operant.mdp.validation import labeled
 
 __all__ = [
     "chain_steps",
@@ -47,7 +49,7 @@ def proper_policy(mdp: MDP) -> Actions:
         ValueError: if from some states no policy ends an episode.
     """
     policy = shortest_way(mdp)
-    _raise_if_any((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in")
+    _raise_if_any((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in", mdp.state_names)
     return policy
 
 
@@ -62,7 +64,7 @@ def ends(mdp: MDP, policy: Actions) -> Bools:
 
 def check_ends(mdp: MDP, policy: Actions) -> None:
     """Raise ValueError unless a policy is proper."""
-    _raise_if_any(~ends(mdp, policy), "this policy never ends an episode that is in")
+    _raise_if_any(~ends(mdp, policy), "this policy never ends an episode that is in", mdp.state_names)
 
 
 def check_bounded(mdp: MDP, policy: Actions) -> None:
@@ -73,19 +75,21 @@ def check_bounded(mdp: MDP, policy: Actions) -> None:
     trapped = np.flatnonzero(~ends(mdp, policy))
     if trapped.size:
         others = trapped.size - 1
-        where = f"state {trapped[0]}" + (f" and {others} other{'s' * (others > 1)}" if others else "")
+        first = labeled(int(trapped[0]), mdp.state_names)
+        where = f"state {first}" + (f" and {others} other{'s' * (others > 1)}" if others else "")
         raise ValueError(
             f"gamma is 1, but rewards can be collected forever in {where}, "
             "so values are infinite; use gamma below 1, a finite horizon or the average reward"
         )
 
 
-def _raise_if_any(wrong: Bools, what: str) -> None:
+def _raise_if_any(wrong: Bools, what: str, names: Sequence[str]) -> None:
     if wrong.any():
         states = np.flatnonzero(wrong)
+        listed = ", ".join(labeled(int(s), names) for s in states[:5])
         more = f" and {states.size - 5} more" if states.size > 5 else ""
         raise ValueError(
-            f"gamma is 1, but {what} state {', '.join(map(str, states[:5]))}{more}, so its value is not defined; "
+            f"gamma is 1, but {what} state {listed}{more}, so its value is not defined; "
             "use gamma below 1, a finite horizon or the average reward, or mark the states that end an episode"
         )
 
@@ -116,12 +120,13 @@ def proper_start(mdp: MDP, problem: Problem, initial: ArrayLike | None = None) -
     return values, policy, float(steps.max(initial=1.0))
 
 
-def check_chain_ends(chain: Problem, exits: Bools) -> None:
+def check_chain_ends(chain: Problem, exits: Bools, names: Sequence[str] = ()) -> None:
     """Raise ValueError if the chain of a policy never ends from some state.
 
     Args:
         chain: the chain.
         exits: `[S]`, states in which it may end, including terminal ones.
+        names: names of the states, if any.
     """
     can_end = ending(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), exits)
-    _raise_if_any(~can_end, "this policy never ends an episode that is in")
+    _raise_if_any(~can_end, "this policy never ends an episode that is in", names)

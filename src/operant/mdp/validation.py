@@ -192,6 +192,11 @@ def check_terminal(terminal: Bools) -> None:
         raise ValueError(f"none of the {terminal.size} states has a feasible action, expected at least one transition")
 
 
+def labeled(state: int, names: Sequence[str]) -> str:
+    """Return the number of a state, and its name if states have names."""
+    return f"{state} ({names[state]})" if names else str(state)
+
+
 def pair(row: int, actions: int) -> str:
     """Return a description of the state and the action of a row."""
     state, action = divmod(row, actions)
