@@ -3,7 +3,7 @@ import pytest
 
 from operant.mdp import MDP, evaluation_sweeps, expected_return, policy_evaluation, relative_value_iteration
 from operant.mdp.solving import solve
-from operant.mdp.undiscounted import check_bounded, ends, proper_policy
+from operant.mdp.undiscounted import check_bounded, ends, proper_policy, quick_policy
 
 
 def loop(reward):
@@ -101,3 +101,23 @@ def test_errors_list_the_names_of_states():
     ends = MDP.from_dict({"up": {"go": [(1.0, "out", 1.0, False)]}, "out": {}})
     with pytest.raises(ValueError, match=r"state 1 \(out\) is terminal"):
         relative_value_iteration(ends)
+
+
+def test_the_first_policy_is_not_exponentially_long():
+    """Both actions may move either way, so each is on a shortest path; the first one drifts away from the end."""
+    states = 100
+    begin = np.arange(states)
+    moves = [
+        [begin, np.full(states, action), np.clip(begin + move, 0, states - 1), np.full(states, chance)]
+        for action, likely in enumerate((-1, 1))
+        for move, chance in ((likely, 0.7), (-likely, 0.3))
+    ]
+    last = np.tile(begin == states - 1, 4) & (np.repeat([-1, 1, 1, -1], states) == 1)
+    columns = np.concatenate(moves, axis=1)
+    corridor = MDP.from_table(np.column_stack([*columns, np.full(4 * states, -1.0), last]))
+    right = policy_evaluation(corridor, np.ones(states, np.int64), gamma=1.0).values
+    for method in ("policy-iteration", "inexact-policy-iteration"):
+        solution = solve(corridor, gamma=1.0, method=method)
+        assert solution.converged
+        np.testing.assert_allclose(solution.values, right, atol=1e-6)
+    assert (quick_policy(corridor) == 1).all()

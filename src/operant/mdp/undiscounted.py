@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import sparse
+from operant.mdp.bellman_kernels import Vectors, gauss_seidel
 from operant.mdp.graphs import ending, ending_actions
 from operant.mdp.linear import solve, solve_iteratively
 from operant.mdp.model import MDP
@@ -25,12 +26,19 @@ __all__ = [
     "ends",
     "proper_policy",
     "proper_start",
+    "quick_policy",
     "shortest_way",
 ]
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+LONGEST = 1e9
+"""Expected steps above which a policy is too long to be evaluated accurately."""
+NEAR = 0.9999
+"""Discount at which the cost of steps is minimized."""
 
 
 def shortest_way(mdp: MDP) -> Actions:
@@ -50,6 +58,20 @@ def proper_policy(mdp: MDP) -> Actions:
     """
     policy = shortest_way(mdp)
     _raise_if_any((policy < 0) & ~mdp.terminal, "no policy ends an episode that is in", mdp.state_names)
+    return policy
+
+
+def quick_policy(mdp: MDP) -> Actions:
+    """Return a policy with nearly the fewest expected steps to an end, `[S]`; it may not be proper.
+
+    On a shortest path of a stochastic model every step may be unlikely, so that the expected steps are exponential.
+    """
+    rows = mdp.rows._replace(rewards=np.where(mdp.feasible.ravel(), -1.0, -np.inf), gamma=NEAR)
+    values, policy = np.where(mdp.terminal, 0.0, -1.0 / (1.0 - NEAR)), np.full(mdp.states, -1)
+    for count in range(10_000):
+        low, high = gauss_seidel(rows, Vectors(values, values, policy, -np.inf), count % 2 == 1)
+        if max(-low, high) < 1e-6:
+            break
     return policy
 
 
@@ -116,6 +138,9 @@ def proper_start(mdp: MDP, problem: Problem, initial: ArrayLike | None = None) -
     values, policy = problem.start(None), proper_policy(mdp)
     chain = problem.chain(policy)
     steps = chain_steps(chain)
+    if not ((steps >= 0.0) & (steps <= LONGEST)).all() and ends(mdp, quick := quick_policy(mdp)).all():
+        policy, chain = quick, problem.chain(quick)
+        steps = chain_steps(chain)
     values = solve_iteratively(chain, values, 8 * problem.rounding(steps * problem.largest_reward))
     return values, policy, float(steps.max(initial=1.0))
 
