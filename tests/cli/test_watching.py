@@ -39,6 +39,40 @@ def test_a_video_of_an_update(cli, run):
     assert path.exists()
 
 
+ROOM = """
+import gymnasium
+import numpy as np
+
+
+class Room(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, True, False, {}
+
+    def render(self):
+        return np.zeros((16, 16, 3), np.uint8)
+"""
+
+
+def test_a_video_of_an_own_environment_has_its_name_not_its_path(cli, tmp_path):
+    folder = tmp_path / f"a folder with a long name {'x' * 200}"
+    folder.mkdir()
+    (folder / "mine.py").write_text(ROOM)
+    run = tmp_path / "run"
+    options = {"num_envs": 2, "num_steps": 2, "evaluate_episodes": 1, "progress": "silent"}
+    api.train("a2c", f"{folder / 'mine.py'}:Room", budget=4, run=run, **options).close()
+    status, out, _ = cli("watch", run)
+    assert (status, out.splitlines()[0]) == (0, f"filmed: {run / 'media' / 'Room-seed0.gif'}")
+
+
 def test_a_best_policy_is_shown_in_the_task_of_its_point_of_training(tmp_path, monkeypatch):
     options = {"seeds": 2, "budget": 60, "evaluate_episodes": 1, "evaluate_max_steps": 20, "progress": "silent"}
     trained = api.train("q-learning", "operant/BlockingMaze-v0", run=tmp_path / "run", **options)

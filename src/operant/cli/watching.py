@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
+from operant import doors
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
 from operant.cli.evaluating import arrived
 from operant.cli.output import number, require_extra, require_writable
-from operant.runtime.run_paths import location
+from operant.runtime.run_paths import as_name, location
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -140,9 +140,9 @@ def film(
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # videos need no display
     with _stage(trained, index, sample, max_steps) as stage:
         seed = trained.run.settings.seeds[index]
-        task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
+        task = doors.label(trained.run.settings.task)[:100]
         place = "" if trained.arrival is None else f"-at{trained.arrival.consumed}"
-        path = path or trained.run.media_path / f"{task}-seed{seed}{place}.gif"
+        path = path or trained.run.media_path / f"{as_name(f'{task}-seed{seed}{place}')}.gif"
         require_writable(path)
         with closing(_Film(path, stage.frames_per_second)) as writer:
             return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
