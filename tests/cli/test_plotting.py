@@ -43,6 +43,13 @@ def test_lines_and_points_are_the_numbers(drawn):
     assert curves.get_xlabel() == "environment steps per seed"
 
 
+def test_names_are_no_formulas_and_all_in_the_legend(drawn):
+    names = ["_baseline", "$x^$", "a_b$c"]
+    figure, _ = drawn(*names)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [text.partition(":")[0].strip().replace(r"\$", "$") for text in texts] == names
+
+
 def test_many_runs_are_distinguished(drawn):
     names = [f"run-{i}" for i in range(len(COLORS) * len(plotting.DASHES))]
     figure, _ = drawn(*names)

@@ -69,6 +69,12 @@ class Figure(Protocol):
     ) -> Iterable[Axes]: ...
 
 
+def plain(text: str) -> str:
+    """Return a text that plots show unchanged: `$` begins a formula, and legends omit labels that begin with `_`."""
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def new_figure(size: tuple[float, float] | None = None, *, dpi: int) -> Figure:
     """Return an empty plot of the given size in inches; it needs no display."""
     from matplotlib import figure

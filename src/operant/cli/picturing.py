@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.cli.canvas import Axes, new_figure
+from operant.cli.canvas import Axes, new_figure, plain
 
 if TYPE_CHECKING:
     from operant.tabular.view import View
@@ -58,7 +58,7 @@ def draw_tables(view: "View", title: str, path: Path) -> None:
     for axes, (name, draw) in zip(grid.flat, panels, strict=True):
         draw(axes)
         axes.set_title(name, fontsize=10)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(plain(title), fontsize=12)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from operant.cli.canvas import Axes, new_figure
+from operant.cli.canvas import Axes, new_figure, plain
 from operant.cli.output import number
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     finals.label_outer()
     for i, (name, standing) in enumerate(zip(names, standings, strict=True)):
         color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
-        _draw_curve(curves, standing, color, dash, _label(name, standing))
+        _draw_curve(curves, standing, color, dash, plain(_label(name, standing)))
         _draw_final(finals, standing, i, color)
         _draw_profile(profiles, standing, color, dash)
-    figure.suptitle(settings.task, fontsize=12)
+    figure.suptitle(plain(settings.task), fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
     entries = [standing.run.entry for standing in standings]
     curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} per seed")
