@@ -47,6 +47,13 @@ def test_names_are_shortened_last_and_in_a_pipe_not_at_all(cli, folder, monkeypa
     assert name in cli("runs")[1]
 
 
+def test_a_list_has_the_names_of_links_and_no_control_characters(cli, folder):
+    (folder / "alias").symlink_to(folder / "one")
+    (folder / "two").rename(folder / "two\x1b[31m\nlines")
+    lines = cli("runs")[1].splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "alias", "one", r"two\x1b[31m\nlines"]
+
+
 def test_ages():
     assert [age(s) for s in (-1, 90, 121, 7200, 86400, 200_000)] == ["0 s", "90 s", "2 min", "2 h", "24 h", "2 d"]
 

@@ -19,7 +19,6 @@ from operant.runtime.run_folders import (
     delete,
     entries,
     entry_of,
-    find_runs,
     inputs_in,
     is_held,
     merge,
@@ -54,9 +53,8 @@ def test_the_summary_of_a_run_in_a_list(make_run, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.toml").write_text("[")
-    (found,), (fault,) = find_runs(tmp_path)
+    (entry,), (fault,) = entries(tmp_path)
     assert "broken" in fault
-    entry = entry_of(found)
     assert (entry.path, entry.algorithm, entry.task, entry.seeds) == (run.path, "ppo", "CartPole-v1", (0, 1))
     assert (entry.state, entry.score, entry.consumed, entry.budget) == ("interrupted", 75.0, 100, 100)
     assert entry.unit == "environment steps"
@@ -210,7 +208,7 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(make_run, tmp_pat
     run = make_run("one")
     (tmp_path / "lost+found").mkdir(0o700)
     request.getfixturevalue("unprivileged")
-    assert [found.path for found in find_runs(tmp_path)[0]] == [run.path]
+    assert [found.path for found in entries(tmp_path)[0]] == [run.path]
     with pytest.raises(RunError, match=r"lost\+found is not the folder of a run: config\.toml: Permission denied"):
         Run.open(tmp_path / "lost+found")
 

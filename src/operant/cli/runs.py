@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from operant.cli.answers import visible
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import number, print_json, say, table, width
 from operant.runtime.run_paths import is_run, location
@@ -150,6 +151,7 @@ def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -
         ]
         for entry in entries
     ]
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     for column in (2, 1, 0):  # shorten names last, since they are typed
         over = 0 if columns is None else sum(widths) + 2 * (len(widths) - 1) - columns

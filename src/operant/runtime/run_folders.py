@@ -61,17 +61,6 @@ class Entry(NamedTuple):
     changed: datetime
 
 
-def find_runs(root: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs in a folder, ordered by name, and the errors of those that cannot be read."""
-    found: list[Run] = []
-    faults: list[str] = []
-    for path in sorted(root.iterdir()):
-        if not path.name.startswith(".") and is_run(path):
-            with _listed(path, faults):
-                found.append(Run.open(path))
-    return found, faults
-
-
 @contextlib.contextmanager
 def _listed(path: Path, faults: list[str]) -> Generator[None]:
     """Return a context manager that adds errors of a run to `faults`: one damaged run must not hide the others."""
@@ -85,12 +74,17 @@ def _listed(path: Path, faults: list[str]) -> Generator[None]:
 
 def entries(root: Path) -> tuple[list[Entry], list[str]]:
     """Return the list entries of the runs in a folder, ordered by name, and the errors of those that cannot be read."""
-    runs, faults = find_runs(root)
     found: list[Entry] = []
-    for run in runs:
-        with _listed(run.path, faults):
-            found.append(entry_of(run))
+    faults: list[str] = []
+    for path in _folders(root):
+        with _listed(path, faults):
+            found.append(entry_of(Run.open(path))._replace(path=path))  # a link has another name than its run
     return found, faults
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders in a folder, or links to folders, that contain a run."""
+    return [path for path in sorted(root.resolve().iterdir()) if not path.name.startswith(".") and is_run(path)]
 
 
 def entry_of(run: Run) -> Entry:
