@@ -77,6 +77,15 @@ def test_a_run_or_a_sweep_is_no_folder_of_runs(cli, folder):
     assert "runs/one is a run, not a folder of runs: use `operant runs show runs/one`" in cli("runs", "runs/one")[2]
     (folder / "sweep.toml").touch()
     assert "runs is a sweep: use `operant runs runs/runs`" in cli("runs", "runs")[2]
+    (folder / "sweep.toml").rename(folder / "study.toml")
+    assert "runs is a study: use `operant runs runs/trials`" in cli("runs", "runs")[2]
+
+
+def test_runs_of_sweeps_and_studies_are_found(cli, folder):
+    for path in ("all/sweep-grid/runs", "all/tune-ppo/trials"):
+        (folder.parent / path).mkdir(parents=True)
+    places = "`operant runs all/sweep-grid/runs`, `operant runs all/tune-ppo/trials`"
+    assert cli("runs", "all")[1] == f"There is no run in all yet; sweeps and studies list theirs: {places}.\n"
 
 
 def test_a_damaged_run_is_a_warning_and_can_be_deleted(cli, folder):

@@ -109,15 +109,21 @@ def _list(arguments: list[str]) -> int:
     if options.json:
         print_json({"folder": str(options.folder.resolve()), "runs": [_record(entry) for entry in entries]})
     elif not entries:
-        print(f"There is no run in {location(options.folder)} yet.")
+        print(f"There is no run in {location(options.folder)} yet{_elsewhere(options.folder)}.")
     else:
         piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
         print(listing(entries, datetime.now(UTC), columns=None if piped else width()))
     return 0
 
 
+def _elsewhere(folder: Path) -> str:
+    """Return which folders of sweeps and studies in a folder of runs contain runs."""
+    inside = [f"`operant runs {location(path)}`" for part in ("runs", "trials") for path in folder.glob(f"*/{part}")]
+    return f"; sweeps and studies list theirs: {', '.join(sorted(inside))}" if inside else ""
+
+
 def _require_folder_of_runs(folder: Path) -> None:
-    """Check that a folder is not itself a run or a sweep.
+    """Check that a folder is not itself a run, a sweep or a study.
 
     Raises:
         ValueError: it is one; the message says what to list instead.
@@ -127,6 +133,8 @@ def _require_folder_of_runs(folder: Path) -> None:
         raise ValueError(f"{place} is a run, not a folder of runs: use `operant runs show {place}`")
     if (folder / "sweep.toml").is_file():
         raise ValueError(f"{place} is a sweep: use `operant runs {location(folder / 'runs')}`")
+    if (folder / "study.toml").is_file():
+        raise ValueError(f"{place} is a study: use `operant runs {location(folder / 'trials')}`")
 
 
 def listing(entries: "Sequence[Entry]", now: datetime, *, columns: int | None) -> str:
