@@ -43,7 +43,7 @@ def test_a_folder_with_something_in_it_is_left_alone(cli, spoken, tmp_path):
 
 @pytest.mark.parametrize(("flags", "message"), [(["--seed", 7], "has no seed 7; it has 0")])
 def test_nothing_is_left_after_a_failure(cli, spoken, tmp_path, flags, message):
-    status, _, err = cli("export", spoken, tmp_path / "model", *flags)
+    status, _, err = cli("export", spoken, tmp_path / "new" / "model", *flags)
     assert status == 2
     assert message in err
     assert list(tmp_path.iterdir()) == []

@@ -161,7 +161,7 @@ def test_a_video_that_cannot_be_written_is_not_filmed(cli, run):
 def test_a_seed_that_is_not_there(cli, run):
     status, _, err = cli("watch", run, "--seed-index", 2)
     assert status == 2
-    assert "index must be between 0 and 1 for 2 seeds, got 2" in err
+    assert "seed_index must be between 0 and 1 for 2 seeds, got 2" in err
 
 
 def test_no_window_can_be_opened(cli, run, monkeypatch):

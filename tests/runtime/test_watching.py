@@ -100,7 +100,7 @@ class Blind(CartPoleEnv):
 
 
 def test_wrong_requests_are_rejected():
-    with pytest.raises(ValueError, match="index must be between 0 and 1 for 2 seeds, got 2"):
+    with pytest.raises(ValueError, match="seed_index must be between 0 and 1 for 2 seeds, got 2"):
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
     gymnasium.register("Blind-v0", entry_point=Blind)
     try:

@@ -59,9 +59,10 @@ def export(arguments: list[str]) -> int:
     seed = run.settings.seeds[0] if options.seed is None else options.seed
     speaks = run.entry.package == "language"
     write = _write_model if speaks else _write_policy
-    folder.parent.mkdir(parents=True, exist_ok=True)
     empty = folder.is_dir()  # perhaps the working folder or a mount point, which cannot be replaced
-    part = beside(folder / folder.name if empty else folder)
+    # An export that fails must not leave new parents of the folder.
+    existing = folder if empty else next(parent for parent in folder.parents if parent.exists())
+    part = beside(existing / folder.name)
     part.mkdir()
     try:
         write(options, run, seed, part)
@@ -70,6 +71,7 @@ def export(arguments: list[str]) -> int:
                 file.rename(folder / file.name)
             part.rmdir()
         else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
             part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

@@ -128,7 +128,7 @@ class Stage:
         describe: Callable[[Tree, Tree | None], Mapping[str, Tensor]] | None = None,
     ):
         if not 0 <= index < len(seeds):
-            raise ValueError(f"index must be between 0 and {len(seeds) - 1} for {len(seeds)} seeds, got {index}")
+            raise ValueError(f"seed_index must be between 0 and {len(seeds) - 1} for {len(seeds)} seeds, got {index}")
         self._describe, self.moment = describe, Moment(0, 0.0, None)
         self._wrappers = holding(wrappers, task)
         mode = None if blind else "human" if live else "rgb_array"
