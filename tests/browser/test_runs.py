@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import pytest
 from playwright.sync_api import expect
@@ -40,6 +41,21 @@ def test_a_curve_grows_while_it_is_looked_at(page, runs):
         file.write(json.dumps(record | {"consumed": 3000, "iqm": 0.123456}) + "\n")
     expect(rows).to_have_count(count + 1)
     expect(rows.last).to_contain_text("0.123456")
+
+
+def test_a_damaged_run_is_described_by_its_error(page, runs):
+    damaged = runs / "damaged"
+    damaged.mkdir()
+    try:
+        (damaged / "config.toml").write_text("[settings")
+        page.goto("/runs#runs=high")
+        page.locator("main[data-ready]").wait_for()
+        expect(page.get_by_role("region", name="high")).to_be_visible()
+        page.get_by_role("button", name="damaged", exact=True).click()
+        expect(page.get_by_text("config.toml has no table [settings]")).to_be_visible()
+        expect(page.get_by_role("region", name="high")).to_have_count(0)
+    finally:
+        shutil.rmtree(damaged)
 
 
 def test_the_title_of_the_curves_names_the_metric(page):

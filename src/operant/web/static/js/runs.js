@@ -278,14 +278,14 @@ class Runs {
   }
 
   async describe(names, turn) {
-    const run = names.length ? await call("runs/show", { run: names[0] }) : null;
+    const run = names.length ? await shown(this.entries.find((entry) => entry.name === names[0])) : null;
     if (turn !== this.turn) return;
     const options = ["", ...(run?.metrics ?? [])];
     if (this.metric && !options.includes(this.metric)) options.push(this.metric);
     const offered = JSON.stringify([options, this.metric]);
     if (offered !== this.offered) this.metrics.replaceChildren(...options.map((name) => h("option", { value: name, selected: name === this.metric }, name || "Score of evaluations")));
     this.offered = offered;
-    this.travel.open(names.length === 1 ? this.entries.find((entry) => entry.name === names[0]) : null).catch((error) => this.fail(error));
+    this.travel.open(names.length === 1 && !run.damage ? this.entries.find((entry) => entry.name === names[0]) : null).catch((error) => this.fail(error));
     this.detailed(names.length === 1 ? run : null);
     this.comparison.hidden = names.length < 2;
     if (names.length < 2) return;
@@ -299,8 +299,8 @@ class Runs {
   /** Show a run, or none (null); if only its progress has changed, opened parts stay open and videos play on. */
   detailed(run) {
     const text = run && JSON.stringify({ ...run, metrics: [], consumed: 0, iqm: 0, interval: [] });
-    if (run && text === this.described) this.detail.querySelector(".hint").textContent = progressOf(run);
-    else this.detail.replaceChildren(...(run ? [details(run)] : []));
+    if (run && !run.damage && text === this.described) this.detail.querySelector(".hint").textContent = progressOf(run);
+    else this.detail.replaceChildren(...(run ? [run.damage ? h("div", { className: "notice bad", role: "alert" }, run.damage) : details(run)] : []));
     this.described = text;
   }
 
@@ -366,6 +366,17 @@ class Runs {
     if (!(event.key in actions)) return;
     event.preventDefault();
     actions[event.key]();
+  }
+}
+
+/** Return the description of a run in the list, or why its files cannot be read, as `damage`. */
+async function shown({ name, problem }) {
+  if (problem) return { damage: problem };
+  try {
+    return await call("runs/show", { run: name });
+  } catch (error) {
+    if (error.status === 0 || error.status === 503) throw error; // the server does not respond
+    return { damage: error.message };
   }
 }
 
