@@ -1,3 +1,4 @@
+import resource
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +49,19 @@ def test_names_are_no_formulas_and_all_in_the_legend(drawn):
     figure, _ = drawn(*names)
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [text.partition(":")[0].strip().replace(r"\$", "$") for text in texts] == names
+
+
+def test_a_plot_that_does_not_fit_on_the_disk_names_its_file_and_keeps_the_one_before(drawn, tmp_path):
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*picture\.png"):
+            drawn("a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])
 
 
 def test_many_runs_are_distinguished(drawn):

@@ -3,9 +3,12 @@
 Annotations of matplotlib do not cover keyword arguments.
 """
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, overload
+
+from operant.runtime.files import replace_durably
 
 
 class Axes(Protocol):
@@ -57,7 +60,7 @@ class Figure(Protocol):
     """A plot. The methods are those of `matplotlib.figure.Figure`."""
 
     legend: Callable[..., object]
-    savefig: Callable[[Path], None]
+    savefig: Callable[..., None]
     set_size_inches: Callable[[float, float], None]
     suptitle: Callable[..., object]
 
@@ -83,3 +86,22 @@ def new_figure(size: tuple[float, float] | None = None, *, dpi: int) -> Figure:
     made = figure.Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(made)
     return cast(Figure, made)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a plot to a file, which is complete or stays as before; its folder is created if needed.
+
+    Args:
+        figure: plot.
+        path: output file; its suffix selects the format.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix.removeprefix("."))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        replace_durably(path, data.getvalue())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.cli.canvas import Axes, new_figure, plain
+from operant.cli.canvas import Axes, new_figure, plain, save
 
 if TYPE_CHECKING:
     from operant.tabular.view import View
@@ -59,8 +59,7 @@ def draw_tables(view: "View", title: str, path: Path) -> None:
         draw(axes)
         axes.set_title(name, fontsize=10)
     figure.suptitle(plain(title), fontsize=12)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _size(view: "View") -> tuple[float, float]:

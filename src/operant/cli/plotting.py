@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from operant.cli.canvas import Axes, new_figure, plain
+from operant.cli.canvas import Axes, new_figure, plain, save
 from operant.cli.output import number
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*curves.get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _thousands(x: float, _: int | None) -> str:
@@ -134,4 +133,4 @@ def draw_study(result: "Result", path: Path) -> None:
         axes.grid(axis="y", color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    save(figure, path)

@@ -1,5 +1,6 @@
 """`operant watch` (extra: `render`)."""
 
+import errno
 import math
 import os
 from collections.abc import Callable, Generator
@@ -15,6 +16,7 @@ from operant.cli.arguments import parse
 from operant.cli.captions import captioned
 from operant.cli.evaluating import arrived
 from operant.cli.output import number, require_extra, require_writable
+from operant.runtime.files import beside
 from operant.runtime.run_paths import as_name, location
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
             "output_params": [
                 "-vf",
                 "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
-                *("-gifflags", "-transdiff", "-loop", "0"),
+                *("-gifflags", "-transdiff", "-loop", "0", "-f", "gif"),
             ],
         },
     ),
-    ".mp4": (60.0, {"codec": "libx264", "macro_block_size": 2}),
+    ".mp4": (60.0, {"codec": "libx264", "macro_block_size": 2, "output_params": ["-f", "mp4"]}),
 }
 """Maximum frame rate and parameters of ffmpeg, by file suffix."""
 
@@ -144,25 +146,44 @@ def film(
         place = "" if trained.arrival is None else f"-at{trained.arrival.consumed}"
         path = path or trained.run.media_path / f"{as_name(f'{task}-seed{seed}{place}')}.gif"
         require_writable(path)
-        with closing(_Film(path, stage.frames_per_second)) as writer:
-            return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
+        with _Film(path, stage.frames_per_second) as writer:
+            played = stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
+        return path, played
 
 
 _Sink = Generator[None, "Frame | None", None]
 """Generator that receives frames by `send`; the first value sent is None."""
 _Begin = Callable[..., _Sink]
+_Count = Callable[[Path], tuple[int, float]]
 
 
 class _Film:
-    """Writer of frames to a file; formats with a lower frame rate get every second, third, ... frame."""
+    """Writer of frames to a file, which has all of them or stays as before.
+
+    Formats with a lower frame rate get every second, third, ... frame.
+    """
 
     def __init__(self, path: Path, frames_per_second: float):
         limit, parameters = FORMATS[path.suffix]
-        self._path = path
+        self._path, self._part = path, beside(path)
         self._stride = math.ceil(frames_per_second / limit)
         self._parameters = parameters | {"fps": frames_per_second / self._stride, "ffmpeg_log_level": "error"}
-        self._seen = 0
+        self._seen = self._sent = 0
         self._sink: _Sink | None = None
+
+    def __enter__(self) -> "_Film":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Move the complete file to its path, or delete it after an error."""
+        try:
+            if self._sink is not None:
+                self._sink.close()
+                if kind is None:
+                    self._require_complete()
+                    self._part.replace(self._path)
+        finally:
+            self._part.unlink(missing_ok=True)
 
     def add(self, frame: "Frame") -> None:
         import imageio_ffmpeg  # pyright: ignore[reportMissingTypeStubs] - it has none
@@ -170,15 +191,33 @@ class _Film:
         if self._sink is None:
             size = (frame.shape[1], frame.shape[0])
             begin = cast(_Begin, imageio_ffmpeg.write_frames)  # pyright: ignore[reportUnknownMemberType]
-            self._sink = begin(str(self._path), size, **self._parameters)
+            self._sink = begin(str(self._part), size, **self._parameters)
             self._sink.send(None)
         if self._seen % self._stride == 0:
-            self._sink.send(frame)
+            try:
+                self._sink.send(frame)
+            except OSError as error:  # ffmpeg has ended
+                raise self._failure() from error
+            self._sent += 1
         self._seen += 1
 
-    def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
+    def _require_complete(self) -> None:
+        """Check that the file has all frames: ffmpeg does not return its errors, such as a full disk."""
+        import imageio_ffmpeg  # pyright: ignore[reportMissingTypeStubs] - it has none
+
+        count = cast(_Count, imageio_ffmpeg.count_frames_and_secs)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            frames, _ = count(self._part)
+        except RuntimeError as error:
+            raise self._failure() from error
+        if frames < self._sent:
+            raise self._failure()
+
+    def _failure(self) -> OSError:
+        reason = (
+            "ffmpeg could not write all frames, as on a full disk; free some space, or choose another file by --out"
+        )
+        return OSError(errno.EIO, reason, str(self._path))
 
 
 def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_steps: int) -> "Played":
