@@ -1,8 +1,10 @@
 """Fixtures for tests of the command line: trained runs, and functions that call commands."""
 
 import json
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -41,6 +43,22 @@ def spoken(tmp_path_factory):
     flags = [*SPEAKING, "--budget", "64", "--evaluate-every", "32", "--run", str(path)]
     assert main(["train", "sft", "arithmetic", *flags]) == 0
     return path
+
+
+@pytest.fixture
+def small_files():
+    """Return a context manager in which files cannot be larger than some bytes, as on a full disk."""
+
+    @contextmanager
+    def limited(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture

@@ -35,6 +35,13 @@ def test_the_file_of_every_algorithm_can_be_copied_and_is_found_as_it(entry, tmp
     assert found.preset_values == entry.preset_values
 
 
+def test_a_copy_that_does_not_fit_on_the_disk_leaves_no_file(cli, tmp_path, small_files):
+    with small_files(4096):
+        status, _, err = cli("copy", "ppo", tmp_path / "mine.py")
+    assert (status, err) == (1, f"operant: error: {tmp_path / 'mine.py'}: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_copy_does_what_the_original_does(name, tmp_path):
     entry, (task, values) = catalog.find(name), TASKS[name]

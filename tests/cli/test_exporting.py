@@ -63,6 +63,14 @@ np.save(sys.argv[1] + "/../actions.npy", Policy().predict(observations))
 """
 
 
+def test_an_export_that_does_not_fit_on_the_disk_is_an_error_with_its_folder(cli, run, spoken, tmp_path, small_files):
+    for path in (run, spoken):
+        with small_files(4096):
+            status, _, err = cli("export", path, tmp_path / "model")
+        assert (status, f"operant: error: {tmp_path / 'model'}: " in err, "File too large" in err) == (1, True, True)
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_policy_acts_alike_where_operant_cannot_be_imported(answer, cli, run, tmp_path):
     written = answer("export", run, tmp_path / "policy", "--seed", 1)
     assert written["files"] == ["policy.json", "policy.py", "policy.safetensors"]

@@ -1,4 +1,3 @@
-import resource
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,16 +50,11 @@ def test_names_are_no_formulas_and_all_in_the_legend(drawn):
     assert [text.partition(":")[0].strip().replace(r"\$", "$") for text in texts] == names
 
 
-def test_a_plot_that_does_not_fit_on_the_disk_names_its_file_and_keeps_the_one_before(drawn, tmp_path):
+def test_a_plot_that_does_not_fit_on_the_disk_names_its_file_and_keeps_the_one_before(drawn, tmp_path, small_files):
     path = tmp_path / "picture.png"
     path.write_bytes(b"before")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"File too large: .*picture\.png"):
-            drawn("a")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_files(4096), pytest.raises(OSError, match=r"File too large: .*\.picture\.png-"):
+        drawn("a")
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])
 
 

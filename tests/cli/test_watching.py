@@ -1,5 +1,4 @@
 import math
-import resource
 from dataclasses import replace
 
 import imageio.v3 as iio
@@ -160,15 +159,13 @@ def test_a_video_that_cannot_be_written_is_not_filmed(cli, run):
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])
-def test_a_video_that_does_not_fit_on_the_disk_is_an_error_and_keeps_the_one_before(cli, run, tmp_path, suffix):
+def test_a_video_that_does_not_fit_on_the_disk_is_an_error_and_keeps_the_one_before(
+    cli, run, tmp_path, small_files, suffix
+):
     path = tmp_path / f"film{suffix}"
     path.write_bytes(b"before")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    with small_files(4096):
         status, out, err = cli("watch", run, "--out", path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (status, out) == (1, "")
     assert f"{path}: ffmpeg could not write all frames" in err
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])

@@ -101,7 +101,4 @@ def save(figure: Figure, path: Path) -> None:
     data = io.BytesIO()
     figure.savefig(data, format=path.suffix.removeprefix("."))
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        replace_durably(path, data.getvalue())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    replace_durably(path, data.getvalue())

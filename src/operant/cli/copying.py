@@ -7,6 +7,7 @@ import operant
 from operant import catalog
 from operant.catalog.bonuses import BONUSES
 from operant.cli.flags import Parser
+from operant.runtime.files import named_in_errors
 from operant.runtime.run_paths import location
 
 
@@ -70,8 +71,14 @@ def _save(text: str, path: Path) -> Path:
         raise ValueError(f"the name of a Python file must end in .py and have no other dot, got {path}")
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} already exists: choose another file")
-    with path.expanduser().open("x", encoding="utf-8") as file:
-        file.write(text)
+    target = path.expanduser()
+    with named_in_errors(target), target.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            target.unlink()  # part of a file would be in the way of the next attempt
+            raise
     return path
 
 

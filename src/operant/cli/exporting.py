@@ -1,5 +1,6 @@
 """`operant export`."""
 
+import errno
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import tyro
 
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import print_json, require_extra, say
-from operant.runtime.files import beside
+from operant.runtime.files import beside, named_in_errors
 from operant.runtime.run_paths import location
 
 if TYPE_CHECKING:
@@ -57,15 +58,13 @@ def export(arguments: list[str]) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{options.folder} already exists and is not empty; choose another folder")
     seed = run.settings.seeds[0] if options.seed is None else options.seed
-    speaks = run.entry.package == "language"
-    write = _write_model if speaks else _write_policy
     empty = folder.is_dir()  # perhaps the working folder or a mount point, which cannot be replaced
     # An export that fails must not leave new parents of the folder.
     existing = folder if empty else next(parent for parent in folder.parents if parent.exists())
     part = beside(existing / folder.name)
     part.mkdir()
     try:
-        write(options, run, seed, part)
+        _write(options, run, seed, part, folder)
         if empty:
             for file in part.iterdir():
                 file.rename(folder / file.name)
@@ -83,6 +82,18 @@ def export(arguments: list[str]) -> int:
         say(f"written: {', '.join(files)}")
         print(location(folder))
     return 0
+
+
+def _write(options: ExportOptions, run: "Run", seed: int, part: Path, folder: Path) -> None:
+    """Write a model or policy to a temporary folder; errors of the system name the folder for which it is meant."""
+    from safetensors import SafetensorError
+
+    write = _write_model if run.entry.package == "language" else _write_policy
+    try:
+        with named_in_errors(folder):
+            write(options, run, seed, part)
+    except SafetensorError as error:  # of saving, such as on a full disk; loading has errors of its own
+        raise OSError(errno.EIO, str(error), str(folder)) from error
 
 
 def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from operant.cli.flags import Parser
 from operant.cli.output import number, print_json, require_writable, table
+from operant.runtime.files import replace_durably
 from operant.runtime.run_paths import location
 
 
@@ -36,7 +37,7 @@ def identify(arguments: list[str]) -> int:
     estimates = posterior_of(options.task, trajectories, names, window=options.window)
     estimate, interval = estimates.estimate, estimates.interval()
     if options.output is not None:
-        options.output.write_text(estimates.toml(), encoding="utf-8")
+        replace_durably(options.output, estimates.toml().encode())
     if options.json:
         facts = {"task": options.task, "episodes": len(trajectories.lengths), "steps": int(trajectories.lengths.sum())}
         print_json({**facts, "estimate": estimate, "interval": interval, "noise": floats(estimates.noise)})

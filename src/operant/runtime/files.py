@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from pathlib import Path
 
 _BESIDE = re.compile(r"\..+-[0-9a-f]{16}")
@@ -143,9 +143,20 @@ def read_regular(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@contextlib.contextmanager
+def named_in_errors(path: Path) -> Generator[None]:
+    """Return a context manager that adds a path to errors of the system without one, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Write a new file and flush it to disk."""
-    with path.open("wb") as file:
+    with named_in_errors(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -140,6 +140,8 @@ def write_graph(
         write(module, torch.as_tensor(trials[1]), file, names)
         run = read(file)
         found = [run(given) for given in trials]
+    except OSError:  # such as a full disk
+        raise
     except Exception as error:
         raise ValueError(
             f"{type(getattr(network, 'module', network)).__name__} cannot be exported as {form}: "
