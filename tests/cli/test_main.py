@@ -60,6 +60,11 @@ def test_every_command_has_a_help_text(name, cli):
     assert err == ""
 
 
+def test_help_of_a_command(cli):
+    assert cli("help", "copy") == cli("copy", "--help")
+    assert cli("help", "nothing")[0] == 2
+
+
 def test_an_unknown_command(cli):
     assert cli("tran") == (2, "", "operant: error: there is no command 'tran'; did you mean train?\n")
 

@@ -28,6 +28,8 @@ def test_without_the_extra_the_error_tells_how_to_install_it():
         (["--prot", "3"], "unknown flag --prot"),
         (["--device", "cuda"], "--device is that of --train"),
         (["--train", "tiny", "--device", "cuda:99"], "device 'cuda:99' is not on this machine"),
+        (["--train", "./nowhere"], "--train ./nowhere cannot be loaded"),
+        (["--no-browser", "--host", ""], "'' is not an address of this machine"),
         (["--no-browser", "--port", "0", "--docs", "docs"], "such as site/ of `make docs`; got docs"),
     ],
 )

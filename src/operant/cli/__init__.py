@@ -146,6 +146,8 @@ def _fail(error: Exception, arguments: Sequence[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name == "help" and rest:
+        name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("-h", "--help", "help"):
         print(_help())
         return OK

@@ -1,6 +1,7 @@
 """`operant serve`; without heavy imports, so that it starts immediately."""
 
 import os
+import re
 from pathlib import Path
 
 from operant.cli.flags import Parser
@@ -119,7 +120,10 @@ def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.
         raise ValueError(f"{KEY} must begin with {PREFIX!r}, as the SDK requires; unset it to generate a new key")
 
     base = named(model)
-    service = Service(base, states, device=placed(base, device))
+    try:
+        service = Service(base, states, device=placed(base, device))
+    except ValueError as error:  # it names the flag of training
+        raise ValueError(re.sub("^--model ", "--train ", str(error))) from error
 
     def announce(address: str) -> None:
         say(f"serves the model {service.name!r} on {service.device}")

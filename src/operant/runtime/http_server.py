@@ -98,7 +98,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise ValueError(f"{host} is not an address of this machine: {error.strerror}") from error
+        raise ValueError(f"{host or repr(host)} is not an address of this machine: {error.strerror}") from error
     listening = socket.socket(family, kind, protocol)
     if os.name == "posix":
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
