@@ -239,9 +239,15 @@ class Summed(nn.Module):
         return obs.sum()
 
 
+class Failing(Summed):
+    def forward(self, obs):
+        return self.missing(obs)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (Failing, r"shape \[3, 4\]: AttributeError: 'Failing' object has no .* \(.*test_module\.py, line \d+\)$"),
         (batch_norm, r"has buffers \(1.running_mean, .*: use LayerNorm instead of BatchNorm"),
         (dropout, r"samples random numbers \(Dropout\?\)"),
         (InPlace, r"InPlace changes its observations in place, .*: let forward compute new tensors"),

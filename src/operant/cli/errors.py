@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from operant.doors import is_installed
+from operant.doors import user_location
 from operant.runtime.files import meant
 from operant.runtime.run import RUN_NOTE, TRAINING_NOTE
 
@@ -22,7 +22,6 @@ _NO_MEMORY = re.compile(
     r"out of memory|(can't|cannot|unable to|failed to) allocate|not enough memory|Invalid buffer size"
 )
 _MISSING = re.compile(r"__init__\(\) missing \d+ required")
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] | None:
@@ -41,7 +40,7 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
     if isinstance(error, OSError) and message.startswith("[Errno") and error.filename is not None:
         message = f"{meant(str(error.filename))}: {error.strerror}"
     usage = ValueError | ModuleNotFoundError | FileNotFoundError | RunError
-    if location := "" if ran_out_of_memory(error) else _user_location(error):
+    if location := "" if ran_out_of_memory(error) else user_location(error):
         training = any(note.startswith(RUN_NOTE) for note in getattr(error, "__notes__", []))
         status = USAGE if isinstance(error, usage) and not training else FAILURE
         return f"{location}: {type(error).__name__}: {error}; --debug shows the traceback", status
@@ -121,17 +120,6 @@ def _innermost(error: BaseException) -> str:
     """Return the name of the module that raised an error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
-
-
-def _user_location(error: BaseException) -> str:
-    """Return file and line of the user's code that raised an error, itself or in a library; empty if operant did."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        path = Path(frame.f_code.co_filename)
-        if path.is_file() and path.resolve().is_relative_to(_PACKAGE):
-            return ""
-        if path.is_file() and not is_installed(path.resolve()):
-            return f"{path}, line {line}"
-    return ""
 
 
 def _temporary() -> Path:

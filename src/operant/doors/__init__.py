@@ -5,7 +5,7 @@ once per process, as the module `operant.doors.<folder>.<file>`, so it does not 
 other processes can import it by that name, too. This package has no heavy imports.
 """
 
-from operant.doors.calls import Call, chosen, place_of_error, require_arguments
+from operant.doors.calls import Call, chosen, place_of_error, require_arguments, user_location
 from operant.doors.importing import is_built_in, is_installed, script_digest
 from operant.doors.naming import (
     Place,
@@ -54,4 +54,5 @@ __all__ = [
     "require_arguments",
     "script_digest",
     "unbound",
+    "user_location",
 ]

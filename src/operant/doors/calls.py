@@ -10,9 +10,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from operant.doors.importing import is_installed
 from operant.doors.naming import DoorError, load
 
 T = TypeVar("T")
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 _CALL = re.compile(r"(?P<name>.*?\.py:[\w.]+|[\w.-]+(?::[\w.]+)?)\s*(?:\((?P<parameters>.*)\))?", re.DOTALL)
 
@@ -105,6 +108,17 @@ def place_of_error(error: BaseException, caller: str) -> str:
     frames = [frame for frame in frames if Path(frame.filename).parent.name not in ("asyncio", "futures")]
     last = [frame for frame in frames if frame.filename == frames[0].filename]
     return f"{last[-1].filename}, line {last[-1].lineno}" if last else ""
+
+
+def user_location(error: BaseException) -> str:
+    """Return file and line of the user's code that raised an error, itself or in a library; empty if operant did."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path = Path(frame.f_code.co_filename)
+        if path.is_file() and path.resolve().is_relative_to(_PACKAGE):
+            return ""
+        if path.is_file() and not is_installed(path.resolve()):
+            return f"{path}, line {line}"
+    return ""
 
 
 def require_arguments(function: Callable[..., Any], what: str, count: int, expected: str) -> None:

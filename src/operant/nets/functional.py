@@ -17,6 +17,8 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
+from operant import doors
+
 
 class ModuleError(ValueError):
     """A module is unsuitable for its use."""
@@ -97,7 +99,7 @@ class FunctionalModule(ABC):
             except Exception as error:
                 given = ", ".join(map(str, self._arguments))
                 name = getattr(self.make, "__qualname__", repr(self.make))
-                raise ModuleError(f"{name}({given}) cannot be created: {type(error).__name__}: {error}") from error
+                raise ModuleError(f"{name}({given}) cannot be created: {_described(error)}") from error
         if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"{self.KIND} must be a torch.nn.Module, but {self.make!r} returned {made!r}")
         if lazy := [name for name, own in made.named_parameters() if is_lazy(own)]:
@@ -146,7 +148,7 @@ class FunctionalModule(ABC):
         except Exception as error:
             taken = " and ".join(str([samples, *shape]) for shape in self._inputs)
             raise ModuleError(
-                f"{self.name} does not take {self._taken} of shape {taken}: {type(error).__name__}: {error}"
+                f"{self.name} does not take {self._taken} of shape {taken}: {_described(error)}"
             ) from error
         if not all(map(torch.equal, own, inputs)):
             raise ModuleError(
@@ -229,6 +231,12 @@ class FunctionalModule(ABC):
         if self.at_once:
             return vmap(self.call)(own, *inputs)
         return torch.stack([self.call(*one) for one in zip(own, *inputs, strict=True)])
+
+
+def _described(error: Exception) -> str:
+    """Return type and message of an error, and file and line of the user's code that raised it."""
+    place = doors.user_location(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:
