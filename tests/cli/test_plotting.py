@@ -24,7 +24,7 @@ def drawn(monkeypatch, tmp_path, run):
 
     def call(*names):
         (standing,) = compare([Run.open(run)])
-        draw(names, [standing] * len(names), tmp_path / "picture.png")
+        draw(names, [standing] * len(names), tmp_path / "plot.png")
         return figures[-1], standing
 
     return call
@@ -51,9 +51,9 @@ def test_names_are_no_formulas_and_all_in_the_legend(drawn):
 
 
 def test_a_plot_that_does_not_fit_on_the_disk_names_its_file_and_keeps_the_one_before(drawn, tmp_path, small_files):
-    path = tmp_path / "picture.png"
+    path = tmp_path / "plot.png"
     path.write_bytes(b"before")
-    with small_files(4096), pytest.raises(OSError, match=r"File too large: .*\.picture\.png-"):
+    with small_files(4096), pytest.raises(OSError, match=r"File too large: .*\.plot\.png-"):
         drawn("a")
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])
 
