@@ -93,49 +93,10 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
         config: hyperparameters of a new run.
     """
     usual = _usual(algorithm, task)
-    for condition in CONDITIONS:
-        owner = getattr(config, condition.field, None)
-        if owner not in condition.values:
-            continue
-        for name in condition.fields:
-            value = getattr(config, name, None)
+    for names, reason in _idle(config):
+        for name in names:
             if _is_chosen(config, name, usual):
-                logger.warning(
-                    "%s: %s=%s has no effect with %s=%s: leave it out, or set %s, for example to %s",
-                    *(algorithm.name, name, value, condition.field, owner, condition.field, condition.example),
-                )
-    if hasattr(config, "model_train_freq") and _is_chosen(config, "rounds_per_iteration", usual):
-        logger.warning(
-            "%s: rounds_per_iteration=%s has no effect, because an iteration ends with the next fit of the model: "
-            "leave it out, or set model_train_freq",
-            *(algorithm.name, getattr(config, "rounds_per_iteration", None)),
-        )
-    first, last = (getattr(config, f"exploration_{name}_eps", None) for name in ("initial", "final"))
-    if first is not None and first == last and _is_chosen(config, "exploration_fraction", usual):
-        logger.warning(
-            "%s: exploration_fraction=%s has no effect, because exploration_initial_eps and exploration_final_eps are "
-            "both %s: leave it out, or set one of them",
-            *(algorithm.name, getattr(config, "exploration_fraction", None), first),
-        )
-    for name in ("target_entropy", "target_entropy_scale"):
-        if getattr(config, "ent_coef", None) is not None and _is_chosen(config, name, usual):
-            logger.warning(
-                "%s: %s=%s has no effect with ent_coef=%s, which is then constant: leave out one of them",
-                *(algorithm.name, name, getattr(config, name), getattr(config, "ent_coef", None)),
-            )
-    for name in ("hidden_sizes", "activation", "share_features"):
-        if getattr(config, "network", None) is not None and _is_chosen(config, name, usual):
-            logger.warning(
-                "%s: %s=%s has no effect with network=%s, which has all layers: leave it out",
-                *(algorithm.name, name, getattr(config, name), getattr(config, "network", None)),
-            )
-    still = [getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES]
-    if all(still) and _is_chosen(config, "schedule_unit", usual):
-        logger.warning(
-            "%s: schedule_unit=%s has no effect, because nothing has a schedule in episodes or steps: leave it out, or "
-            "set exploration_schedule or step_size_schedule",
-            *(algorithm.name, getattr(config, "schedule_unit", None)),
-        )
+                logger.warning("%s: %s=%s has no effect%s", algorithm.name, name, getattr(config, name), reason)
     if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
         logger.warning(
             "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "
@@ -143,6 +104,35 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
             algorithm.name,
         )
     _warn_of_slow_targets(algorithm, config, usual)
+
+
+def _idle(config: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield fields without an effect with the values of the others, and the reason with what to do."""
+    for condition in CONDITIONS:
+        owner, field = getattr(config, condition.field, None), condition.field
+        if owner in condition.values:
+            yield (
+                condition.fields,
+                f" with {field}={owner}: leave it out, or set {field}, for example to {condition.example}",
+            )
+    if hasattr(config, "model_train_freq"):
+        reason = ", because an iteration ends with the next fit of the model: leave it out, or set model_train_freq"
+        yield ("rounds_per_iteration",), reason
+    first, last = (getattr(config, f"exploration_{name}_eps", None) for name in ("initial", "final"))
+    if first is not None and first == last:
+        reason = (
+            f", because exploration_initial_eps and exploration_final_eps are both {first}: leave it out, or set one"
+        )
+        yield ("exploration_fraction",), f"{reason} of them"
+    if (coefficient := getattr(config, "ent_coef", None)) is not None:
+        reason = f" with ent_coef={coefficient}, which is then constant: leave out one of them"
+        yield ("target_entropy", "target_entropy_scale"), reason
+    if (network := getattr(config, "network", None)) is not None:
+        reason = f" with network={network}, which has all layers: leave it out"
+        yield ("hidden_sizes", "activation", "share_features"), reason
+    if all(getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES):
+        reason = ", because nothing has a schedule in episodes or steps: leave it out, or set exploration_schedule or "
+        yield ("schedule_unit",), f"{reason}step_size_schedule"
 
 
 def _warn_of_slow_targets(algorithm: Algorithm, config: Any, usual: Sequence[Any]) -> None:
