@@ -1,7 +1,7 @@
 """Hyperparameters without an effect: `warn_of_idle`, `warn_of_idle_in`."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from operant.catalog import Algorithm
@@ -93,10 +93,7 @@ def warn_of_idle(algorithm: Algorithm, task: str, config: Any) -> None:
         config: hyperparameters of a new run.
     """
     usual = _usual(algorithm, task)
-    for names, reason in _idle(config):
-        for name in names:
-            if _is_chosen(config, name, usual):
-                logger.warning("%s: %s=%s has no effect%s", algorithm.name, name, getattr(config, name), reason)
+    _warn(algorithm, config, usual, _idle(config))
     if getattr(config, "use_sde", False) and getattr(config, "train_freq", 0) == 1:
         logger.warning(
             "%s: use_sde with train_freq=1 draws new weights at every step, as independent noise does: set train_freq "
@@ -156,13 +153,8 @@ def warn_of_idle_in(algorithm: Algorithm, task: str, config: Any, env: BatchEnv)
         env: its environments.
     """
     usual = [*_usual(algorithm, task), *(configuration(algorithm, task, name) for name in algorithm.preset_values)]
-    for names, reason in _idle_in(task, config, env):
-        for name in names:
-            if _is_chosen(config, name, usual):
-                logger.warning(
-                    "%s: %s=%s has no effect, because %s: leave it out",
-                    *(algorithm.name, name, getattr(config, name), reason),
-                )
+    found = ((names, f", because {reason}: leave it out") for names, reason in _idle_in(task, config, env))
+    _warn(algorithm, config, usual, found)
 
 
 def _idle_in(task: str, config: Any, env: BatchEnv) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -180,6 +172,16 @@ def _idle_in(task: str, config: Any, env: BatchEnv) -> Iterator[tuple[tuple[str,
             yield ("gamma", "support_size"), f"{task} is learned by self-play, without discount and by its outcomes"
         else:
             yield ("random_openings", "symmetries"), f"{task} is not learned by self-play"
+
+
+def _warn(
+    algorithm: Algorithm, config: Any, usual: Sequence[Any], found: Iterable[tuple[tuple[str, ...], str]]
+) -> None:
+    """Log a warning for every chosen one of fields without an effect, with the reason."""
+    for names, reason in found:
+        for name in names:
+            if _is_chosen(config, name, usual):
+                logger.warning("%s: %s=%s has no effect%s", algorithm.name, name, getattr(config, name), reason)
 
 
 def _usual(algorithm: Algorithm, task: str) -> list[Any]:
