@@ -47,7 +47,8 @@ def test_names_are_shortened_last_and_in_a_pipe_not_at_all(cli, folder, monkeypa
     assert name in cli("runs")[1]
 
 
-def test_a_list_has_the_names_of_links_and_no_control_characters(cli, folder):
+def test_a_list_has_the_names_of_links_and_no_control_characters(cli, folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     (folder / "alias").symlink_to(folder / "one")
     (folder / "two").rename(folder / "two\x1b[31m\nlines")
     lines = cli("runs")[1].splitlines()
