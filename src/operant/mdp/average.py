@@ -11,7 +11,7 @@ from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.validation import labeled, raise_if_any
 
-__all__ = ["AverageSolution", "relative_value_iteration"]
+__all__ = ["AverageSolution", "relative_value_iteration", "require_no_terminal_state"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +69,7 @@ def relative_value_iteration(
     check_tolerance(tolerance, max_iterations)
     if not 0 <= damping < 1:
         raise ValueError(f"damping is {damping}, expected at least 0 and less than 1")
-    raise_if_any(
-        mdp.terminal,
-        lambda s: f"state {labeled(s, mdp.state_names)} is terminal, but the average reward needs an infinite horizon",
-    )
+    require_no_terminal_state(mdp)
     raise_if_any(
         mdp.terminates, lambda i: f"transition {i} terminates, but the average reward needs an infinite horizon"
     )
@@ -109,6 +106,14 @@ def closed_classes(mdp: MDP) -> list[NDArray[np.int64]]:
     origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
     labels, closed = closed_components(origins, mdp.successors, mdp.states)
     return [np.flatnonzero(labels == label) for label in np.flatnonzero(closed)]
+
+
+def require_no_terminal_state(mdp: MDP) -> None:
+    """Raise ValueError if a state of a model is terminal."""
+    raise_if_any(
+        mdp.terminal,
+        lambda s: f"state {labeled(s, mdp.state_names)} is terminal, but the average reward needs an infinite horizon",
+    )
 
 
 def _reason(mdp: MDP, *, rounded: bool) -> str:

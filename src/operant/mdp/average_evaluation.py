@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from operant.mdp import sparse
 from operant.mdp.analysis import policy_chain
+from operant.mdp.average import require_no_terminal_state
 from operant.mdp.graphs import closed_components
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy, exits_of
@@ -102,10 +103,7 @@ def stationary_distributions(mdp: MDP, policy: ArrayLike) -> Floats:
 def _endless_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.Sparse, Floats]:
     """Return the chain of a policy and its rewards; raise ValueError if it may end."""
     probabilities = check_policy(mdp, policy)
-    raise_if_any(
-        mdp.terminal,
-        lambda s: f"state {labeled(s, mdp.state_names)} is terminal, but the average reward needs an infinite horizon",
-    )
+    require_no_terminal_state(mdp)
     raise_if_any(
         exits_of(mdp, probabilities),
         lambda s: (

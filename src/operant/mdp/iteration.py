@@ -13,7 +13,7 @@ from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_iteratively
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance, warn_of_limit
 from operant.mdp.solution import Solution
-from operant.mdp.undiscounted import check_bounded, ends, proper_start
+from operant.mdp.undiscounted import check_bounded, ends, proper_start, start_policy
 
 __all__ = ["Iteration"]
 
@@ -138,7 +138,7 @@ class Iteration:
             values, converged = problem.restore(values, (down + up) / 2), up - down <= 2 * self.tolerance
         else:
             if not ends(self.mdp, self.policy).all():
-                self.policy = proper_start(self.mdp, problem)[1]
+                self.policy = start_policy(self.mdp, problem)
             self.settle()
             values = self.values
             bounds = bounds_without_discount(self.mdp, problem, values, self.policy)

@@ -20,7 +20,7 @@ from operant.mdp.problem import Problem
 from operant.mdp.random import StreamStates, stream_states
 from operant.mdp.rtdp import PURPOSES, back_up_at_random, follow_greedy, return_bound
 from operant.mdp.sweeping import drain, fill, predecessors_of
-from operant.mdp.undiscounted import check_chain_ends, proper_start
+from operant.mdp.undiscounted import check_chain_ends, proper_start, start_policy
 from operant.mdp.validation import check_count
 
 Floats = NDArray[np.float64]
@@ -179,7 +179,7 @@ def _policy_iteration(mdp: MDP, problem: Problem, threshold: float) -> Iterator[
     if problem.discounted:
         problem.improve(values, out, policy)
     else:
-        _, policy, _ = proper_start(mdp, problem)
+        policy = start_policy(mdp, problem)
     while previous is None or (policy != previous).any():
         for step in _evaluation(problem.chain(policy), values, policy, threshold, count):
             values, count = step.values, step.backups

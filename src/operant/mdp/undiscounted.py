@@ -28,12 +28,12 @@ __all__ = [
     "proper_start",
     "quick_policy",
     "shortest_way",
+    "start_policy",
 ]
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
 
 LONGEST = 1e9
 """Expected steps above which a policy is too long to be evaluated accurately."""
@@ -135,14 +135,29 @@ def proper_start(mdp: MDP, problem: Problem, initial: ArrayLike | None = None) -
     """
     if initial is not None:
         raise ValueError("initial values were given, expected None: at gamma = 1 the solver needs its own")
-    values, policy = problem.start(None), proper_policy(mdp)
+    policy, chain, steps = _start(mdp, problem)
+    target = 8 * problem.rounding(steps * problem.largest_reward)
+    return solve_iteratively(chain, problem.start(None), target), policy, float(steps.max(initial=1.0))
+
+
+def start_policy(mdp: MDP, problem: Problem) -> Actions:
+    """Return the proper policy of `proper_start`, `[S]`.
+
+    Raises:
+        ValueError: if from some states no policy ends an episode.
+    """
+    return _start(mdp, problem)[0]
+
+
+def _start(mdp: MDP, problem: Problem) -> tuple[Actions, Problem, Floats]:
+    """Return a proper policy that can be evaluated accurately, its chain, and its expected steps."""
+    policy = proper_policy(mdp)
     chain = problem.chain(policy)
     steps = chain_steps(chain)
     if not ((steps >= 0.0) & (steps <= LONGEST)).all() and ends(mdp, quick := quick_policy(mdp)).all():
         policy, chain = quick, problem.chain(quick)
         steps = chain_steps(chain)
-    values = solve_iteratively(chain, values, 8 * problem.rounding(steps * problem.largest_reward))
-    return values, policy, float(steps.max(initial=1.0))
+    return policy, chain, steps
 
 
 def check_chain_ends(chain: Problem, exits: Bools, names: Sequence[str] = ()) -> None:
