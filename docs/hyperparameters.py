@@ -19,7 +19,9 @@ This table lists every field of every configuration. A field has the same name i
 is a flag (`num_envs` is `--num-envs`), in a file a key of `[config]`, and in Python a keyword argument. Defaults are
 those without a preset: the values of the preset `paper`, except for `mrq` and `world-models`, whose preset `paper` is
 larger, and `alphazero`, `muzero`, `pets`, `mbpo` and `dreamer`, whose defaults, `tiny`, fit two cores. The page of the
-algorithm, or its reference, explains the field.
+algorithm, or its reference, explains the field; so does `operant train ALGORITHM --help`, with the choices. Names of
+other libraries: [Stable-Baselines3](control.md#coming-from-stable-baselines3-and-cleanrl),
+[TRL](language.md#coming-from-trl).
 """
 TITLES = {"tabular": "Tables", "control": "Control", "language": "Language models"}
 

@@ -38,6 +38,14 @@ def test_runs_side_by_side(cli, answer, run, other):
     assert out.splitlines()[-1].endswith("1024 environment steps")
 
 
+def test_exact_scores_are_no_episodes(cli, tmp_path):
+    tables = [tmp_path / name for name in ("q-learning", "sarsa")]
+    for path in tables:
+        assert cli("train", path.name, "FrozenLake-v1", "--seeds", "2", "--budget", "200", "--run", path)[0] == 0
+    _, out, _ = cli("compare", *tables)
+    assert out.startswith("FrozenLake-v1, 200 environment steps per seed, exact scores\n")
+
+
 def test_one_run_alone(cli, run):
     status, out, _ = cli("compare", run)
     assert status == 0

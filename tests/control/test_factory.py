@@ -360,9 +360,9 @@ def net(tmp_path, monkeypatch):
     return "net.py:Net"
 
 
-REPLAYED = {"num_envs": 2, "learning_starts": 32, "batch_size": 8, "buffer_size": 100, "rounds_per_iteration": 16}
+REPLAYED = {"num_envs": 2, "learning_starts": 16, "batch_size": 8, "buffer_size": 100, "rounds_per_iteration": 8}
 ENCODED = {
-    "ppo": {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "num_epochs": 2},
+    "ppo": {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2},
     "a2c": {"num_envs": 4, "num_steps": 8},
     "dqn": {"num_envs": 2, "train_freq": 8, "learning_starts": 32, "batch_size": 8, "buffer_size": 100},
     **dict.fromkeys(("sac", "td3", "ddpg", "sac-discrete"), REPLAYED),
@@ -372,12 +372,12 @@ ENCODED = {
 @pytest.mark.parametrize("algorithm", ENCODED)
 def test_a_network_of_the_users_own_trains_and_resumes_exactly(algorithm, net):
     task = "Pendulum-v1" if algorithm in ("sac", "td3", "ddpg") else "CartPole-v1"
-    options = {"seeds": 2, "budget": 256, "encoder": net, "evaluate_every": 1000, "progress": "silent"}
+    options = {"seeds": 2, "budget": 128, "encoder": net, "evaluate_every": 1000, "progress": "silent"}
     options |= {"hidden_sizes": (8,) if algorithm == "dqn" else (), **ENCODED[algorithm]}
     whole = operant.train(algorithm, task, run="whole", **options)
     stops = iter([False, False])
     part = operant.train(algorithm, task, run="part", interrupted=lambda: next(stops, True), **options)
-    assert part.experiment.learner.consumed < 256
+    assert part.experiment.learner.consumed < 128
     resumed = operant.resume("part", progress="silent")
     for name, tensor in whole.experiment.learner.learned.items():
         assert torch.equal(resumed.experiment.learner.learned[name], tensor), name

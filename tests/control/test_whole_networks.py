@@ -47,8 +47,8 @@ class Renamed(nn.Module):
         return outputs[..., :-1], outputs[..., -1]
 """
 ROLLOUT = {"num_envs": 2, "num_steps": 32}
-BUFFER = {"num_envs": 2, "learning_starts": 32, "batch_size": 8, "buffer_size": 100}
-REPLAYED = {**BUFFER, "rounds_per_iteration": 16}
+BUFFER = {"num_envs": 2, "learning_starts": 16, "batch_size": 8, "buffer_size": 100}
+REPLAYED = {**BUFFER, "rounds_per_iteration": 8, "budget": 128}
 DISCRETE, CONTINUOUS = "CartPole-v1", "Pendulum-v1"
 PAIR = {"actor_network": "net.py:Body", "critic_network": "net.py:Critic"}
 BOTH = {"network": "net.py:Both"}
@@ -82,7 +82,7 @@ def options_of(name):
 def test_a_whole_network_trains_resumes_exactly_and_hands_on_what_it_has_learned(name):
     algorithm, task, options = options_of(name)
     whole = operant.train(algorithm, task, run="whole", seeds=2, **options)
-    assert whole.outcome.consumed >= 256
+    assert whole.outcome.consumed >= options["budget"]
     stops = iter([False, False])
     part = operant.train(algorithm, task, run="part", seeds=2, interrupted=lambda: next(stops, True), **options)
     assert part.experiment.learner.consumed < whole.outcome.consumed

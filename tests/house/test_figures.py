@@ -103,7 +103,7 @@ def test_the_numbers_of_shaping_are_those_of_the_file():
     scales, changed = found["scales"], found["changed"]
     assert (
         f"the optimal actions of {changed['bonus'][0]} models change if Φ has a standard deviation of {scales[0]:g}, "
-        f"and of {changed['bonus'][-1]} if it is {scales[-1]:g}"
+        f"and those of {changed['bonus'][-1]} models if it is {scales[-1]:g}"
     ) in page
     assert set(changed["potential"]) == {0}
 

@@ -67,7 +67,7 @@ COMMANDS = {
     "list": Command("listing.list_algorithms", "[NAME]", "list the algorithms and bonuses, or describe one"),
     "copy": Command("copying.copy", "NAME FILE.py", "copy the source file of an algorithm or bonus, to modify it"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and missing extras"),
-    "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
+    "tour": Command("tour.tour", "", "solve, train and evaluate four small tasks, with explanations"),
 }
 
 

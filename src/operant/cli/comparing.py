@@ -176,7 +176,9 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     entries = [standing.run.entry for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
     protocol = f"{settings.evaluate_episodes} greedy episodes per seed"
-    if entries[0].package == "language":
+    if all(standing.final.exact for standing in standings):
+        protocol = "exact scores"
+    elif entries[0].package == "language":
         protocol = f"{standings[0].final.episodes} held-out examples"
     if standings[0].metric is not None:
         protocol = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
