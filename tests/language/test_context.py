@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from operant import api
-from operant.language.context import check_context
+from operant.language.context import Context, check_context
 from operant.language.examples import Pair, Prompt, Ranking, Stepwise
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
@@ -30,6 +30,19 @@ def test_sequences_longer_than_the_context_are_named(make_model, example, max_to
     check_context([], model)
     with pytest.raises(ValueError, match=message):
         check_context([Prompt([1], {}), example], model, max_tokens=max_tokens)
+
+
+def test_what_a_reward_model_has_no_positions_for_is_cut_or_left_out(make_model, characters, caplog):
+    model = make_model(max_position_embeddings=8)
+    context, bos = Context(model), characters.bos_token_id
+    assert context.fit([bos, 5, 6], [7] * 5) == Sample([bos, 5, 6], [7] * 5)
+    assert not caplog.records
+    assert context.fit([bos, 5, 6, 9], [7] * 5) == Sample([bos, 6, 9], [7] * 5)
+    assert context.fit([5, 6, 9, 10], [7] * 5) == Sample([6, 9, 10], [7] * 5)
+    assert context.fit([bos, 5, 6], [7] * 7) is None
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "A prompt has 4 tokens of the reward model and its answer 5, but it has positions for 8"
+    ]
 
 
 def test_a_model_without_a_limit_takes_any_length(make_model, monkeypatch):

@@ -26,6 +26,8 @@ ROWS = {
 
 # Kinds
 
+ANSWERS = (("assistant", "4"), ("assistant", "5"))
+
 
 def test_every_kind_is_tried():
     assert ROWS.keys() == COLUMNS.keys()
@@ -268,6 +270,12 @@ def test_a_prompt_of_messages_that_both_completions_repeat_is_removed_from_them(
 
 def test_a_prompt_next_to_answers_is_the_users_message():
     assert compare({"prompt": "hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
+
+
+def test_a_prompt_follows_a_system_message_that_both_completions_begin_with():
+    system, four, five = ({"role": role, "content": text} for role, text in (("system", "be nice"), *ANSWERS))
+    row = {"prompt": "2+2?", "chosen": [system, four], "rejected": [system, five]}
+    assert compare(row) == ([system, {"role": "user", "content": "2+2?"}], [four], [five])
 
 
 def test_strings_next_to_a_prompt_of_messages_are_answers_of_the_assistant():

@@ -338,6 +338,9 @@ def test_a_labeled_completion_that_would_be_scored_as_several_steps_is_named(cha
     ):
         stepwise(characters, rows, eos_ids=ENDS)
     assert len(stepwise(characters, rows, eos_ids=ENDS, separator=";")) == 3
+    asked, said = ([{"role": role, "content": text}] for role, text in (("user", "q"), ("assistant", "a=1\nb=2")))
+    with pytest.raises(ValueError, match=r"^row 1: step 1, 'a=1\\nb=2', contains the separator"):
+        stepwise(characters, [{"prompt": asked, "completion": said, "label": True}], eos_ids=ENDS)
 
 
 def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, caplog):

@@ -457,7 +457,8 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
     metrics = learner.iterate()
     assert metrics["sampling/rounds"] == 1
     assert metrics["sampling/groups"] == 2
-    assert metrics["frac_reward_zero_std"] == 1
+    assert metrics["reward_std"] == 0
+    assert metrics["frac_reward_zero_std"] == 0, "the rewards of the steps differ"
     assert calls == [4], "a process reward model may be large: it evaluates each answer once"
 
 

@@ -94,7 +94,7 @@ def test_metrics_of_sampled_answers():
     completions = [Completion([3] * n, [0.0] * n, cut) for n, cut in ((1, False), (3, False), (4, True), (4, True))]
     answers = Answers([Prompt([1], {"prompt": ""})] * 4, completions, [""] * 4)
     table = combine([lambda completion_ids, **_: [float(len(ids)) for ids in completion_ids]])
-    found = group_metrics(Rollout(answers, compute_rewards(table, answers), 2))
+    found = group_metrics(Rollout(answers, compute_rewards(table, answers), 2), lambda _: torch.tensor([True, False]))
     assert found["reward"] == 3.0
     assert found["frac_reward_zero_std"] == 0.5
     assert found["num_tokens"] == 12.0

@@ -126,6 +126,15 @@ def test_systems_of_orca():
     assert standard(held) is held, "both sides contain the prompt"
 
 
+def test_the_input_of_an_instruction_belongs_to_the_prompt():
+    row = {"instruction": "Translate.", "input": "Bonjour", "chosen": "Hello", "rejected": "Bye"}
+    assert standard(row) == {"prompt": "Translate.\nBonjour", "chosen": "Hello", "rejected": "Bye"}
+    assert (standard(row | {"input": ""}) or {})["prompt"] == "Translate."
+    assert (standard(row | {"input": "Translate."}) or {})["prompt"] == "Translate."
+    ranked = {"instruction": "Translate.", "input": "Bonjour", "generations": ["Hello", "Bye"], "ratings": [2, 1]}
+    assert (standard(ranked) or {})["prompt"] == "Translate.\nBonjour"
+
+
 def test_a_comparison_of_summaries():
     row = standard(SUMMARIES) or {}
     assert row["prompt"] == "SUBREDDIT: r/AskReddit\nTITLE: A walk\nPOST: I went out.\nTL;DR:"

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from operant import ops
 from operant.language.configs import ModelOptions
 from operant.language.models import BUILT_IN, LanguageModel, Reference, ScalarHead, build, finish, load, random_network
 from operant.language.packing import Sample, pack
@@ -148,6 +149,24 @@ def test_a_model_of_16_bits_computes_and_learns(folder):
     before = log_probs(model).mean()
     train(model, 10)
     assert log_probs(model).mean() > before + 0.1
+
+
+def test_the_logits_of_16_bits_are_those_of_training(folder):
+    """A common shift of the logits, which changes no probability, would make the rounding errors of 16 bits large."""
+    model = load(ModelOptions(model=str(folder), dtype="bfloat16"), seed=0)
+    packed = pack([Sample([1, 2, 3], [4, 5, 6, 7])])
+    with torch.no_grad():
+        hidden = model.read(packed).index_select(0, packed.before)
+        to_one = torch.linalg.lstsq(hidden.float(), torch.ones(len(hidden), 1)).solution.squeeze()
+        weight = model.network.get_output_embeddings().weight
+        weight.copy_(weight.float() - 100 * to_one)
+        hidden = model.read(packed).index_select(0, packed.before)
+        logits = model.logits(hidden)
+        assert logits.dtype == torch.float32
+        assert logits.mean() < -50
+        found = ops.categorical_log_prob(logits, packed.targets)
+        torch.testing.assert_close(found, model.log_probs(packed)[0], atol=2e-3, rtol=0)
+    model.check()
 
 
 # Errors

@@ -1,7 +1,10 @@
 """Rewards of steps and the tokens that they belong to."""
 
 import pytest
+import tokenizers
 import torch
+from tokenizers import decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from operant.language import process_rewards
 from operant.language.engines.protocol import Completion
@@ -67,6 +70,17 @@ def test_steps_of_tokens_that_have_several_characters(words):
     assert found[23] is None
     completion = Completion([*ids, words.eos_token_id], [0.0] * (len(ids) + 1), False)
     assert placed(words, completion, [(7, 1.0), (23, 0.0)]) == [(1.0, found[6]), (0.0, len(ids))]
+
+
+def test_characters_of_several_tokens_are_complete_at_their_last_one():
+    letters = [f"<0x{byte:02X}>" for byte in range(256)] + list("abcdef\n")
+    core = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(letters)}, [], byte_fallback=True))
+    core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    ids = encode(tokenizer, "ab😀\ncd")
+    assert [tokenizer.decode([i]) for i in ids[-3:]] == ["\n", "c", "d"]
+    assert len(ids) == 9
+    assert last_tokens(tokenizer, ids, [1, 2, 3, 4, 5, 6]) == [0, 1, 5, 6, 7, 8]
 
 
 def test_beginnings_of_an_answer_are_decoded_once_for_all_steps(characters, monkeypatch):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 import operant
@@ -205,6 +207,14 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in
             "steps_finished=False has no effect with supervision",
         ),
         ("process-reward-model", "steps", {"step_separator": ";", "steps_finished": False}, ""),
+        ("sft", "rows", {"dataset": "d.jsonl", "train_examples": 10}, "train_examples=10 has no effect with dataset="),
+        (
+            "grpo",
+            "steps",
+            {"supervision": "process", "rewards": ("exact",)},
+            "rewards=('exact',) has no effect, because answers are rewarded for their steps alone",
+        ),
+        ("grpo", "rows", {"supervision": "process", "rewards": ("exact",), "dataset": "d.jsonl"}, ""),
         (
             "sft",
             "arithmetic",
@@ -243,6 +253,12 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in
 def test_chosen_fields_without_an_effect_are_named(algorithm, task, values, said, caplog):
     warn_of_idle(catalog.find(algorithm), task, operant.configure(algorithm, task, **values))
     assert said in caplog.text if said else not caplog.records
+
+
+def test_a_model_next_to_a_run_to_begin_with_is_named(caplog):
+    config = replace(operant.configure("sft", "arithmetic"), model="small", init="runs/sft")
+    warn_of_idle(catalog.find("sft"), "arithmetic", config)
+    assert "model=small has no effect with init=runs/sft, whose model is trained further" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "reinforce", "trpo", "impala"])

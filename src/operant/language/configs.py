@@ -116,7 +116,7 @@ class SamplingConfig(LanguageConfig):
     """Temperature of sampling, and of the log-probabilities in training."""
     rewards: tuple[str, ...] = ()
     """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or
-    path/to/file.py:function of custom ones. None: the task's reward."""
+    path/to/file.py:function of custom ones. Empty: the task's reward."""
     reward_weights: tuple[float, ...] = ()
     """Weight of each reward function, that of the reward model last; none: 1 each. The last one has no effect if the
     score is not added to other rewards: in iterative-grpo, or with process supervision on a built-in task."""

@@ -1,5 +1,6 @@
-"""Check that sequences fit into the context of a model: `check_context`."""
+"""Sequences that fit into the context of a model: `check_context`, `Context`."""
 
+import logging
 from collections.abc import Sequence
 
 from operant.language.examples import Pair, Prompt, Ranking, Stepwise
@@ -7,6 +8,8 @@ from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 
 Example = Prompt | Sample | Pair | Ranking | Stepwise
+
+logger = logging.getLogger(__name__)
 
 
 def check_context(
@@ -33,6 +36,33 @@ def check_context(
             f"positions for {model.context} (max_position_embeddings): use a smaller --max-prompt-length or "
             "--max-completion-length, or a model with a longer context"
         )
+
+
+class Context:
+    """The context of a reward model that tokenizes answers again, whose tokens may be more than those of the policy.
+
+    Args:
+        model: model.
+    """
+
+    def __init__(self, model: LanguageModel):
+        self._model, self._warned = model, False
+
+    def fit(self, prompt: list[int], completion: list[int]) -> Sample | None:
+        """Return a prompt, cut on the left after BOS, and a completion that fit; None if the completion does not."""
+        size = self._model.context
+        room = len(prompt) if size is None else size - len(completion)
+        if len(prompt) <= room:
+            return Sample(prompt, completion)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "A prompt has %d tokens of the reward model and its answer %d, but it has positions for %d: such "
+                "prompts are cut on the left, and answers that are too long have no reward. This warning appears once",
+                *(len(prompt), len(completion), size),
+            )
+        first = int(prompt[0] == self._model.tokenizer.bos_token_id)
+        return Sample(prompt[:first] + prompt[len(prompt) - room + first :], completion) if room > first else None
 
 
 def _completion(example: Example, max_tokens: int) -> int:

@@ -178,7 +178,8 @@ def compare(row: Row) -> Comparison:
     with a word, without the following space. It may then include a part of the answers, which does not change losses of
     pairs, since the common part cancels, but is no prompt to sample for (`has_prompt`).
 
-    A string prompt with completions of messages is converted to a user message, unless they already contain it; strings
+    A string prompt with completions of messages is converted to a user message after those that both begin with, such
+    as one of the system, unless these contain a user message; strings
     that complete a prompt of messages are converted to messages of the assistant. A prompt of messages that both
     completions repeat is removed from them.
     """
@@ -196,8 +197,8 @@ def compare(row: Row) -> Comparison:
         shared = _shared_words(chosen, rejected) if turn < 0 else turn + len(ASSISTANT)
     else:
         shared = min(shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
-        if isinstance(prompt, str) and not shared:
-            return Comparison(as_messages(prompt, "user"), chosen, rejected)
+        if isinstance(prompt, str) and all(m.get("role") != "user" for m in chosen[:shared]):
+            return Comparison([*chosen[:shared], *as_messages(prompt, "user")], chosen[shared:], rejected[shared:])
     return Comparison(chosen[:shared], chosen[shared:], rejected[shared:])
 
 

@@ -7,7 +7,8 @@ arXiv:2310.12036, equation 17) and the hinge loss of SLiC (Zhao et al. 2023, arX
 `loss_type`.
 
 What differs from the paper: the log-probabilities of the reference are computed once, before training, and are part of
-the state (`precompute`); and the first loss is checked against its known value, log 2 for equal policy and reference.
+the state (`precompute_ref_log_probs`); and the first loss is checked against its known value, log 2 for equal policy
+and reference.
 """
 
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ class DPO(DeclaredState):
         reference: reference model; None if its log-probabilities are precomputed.
         precomputed: reference log-probabilities of the chosen and the rejected answer of each pair, `[N + H, 2]`:
             training pairs, then held-out pairs, 0 for those that the budget does not reach (checkpoints must be
-            finite); None before the first step, or without `precompute`.
+            finite); None before the first step, or without `precompute_ref_log_probs`.
     """
 
     STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")

@@ -350,8 +350,9 @@ def stepwise(
     def one(row: Row) -> Stepwise:
         if found == "unpaired":
             labels = [row["label"]]
-            if isinstance(row["completion"], str):
-                _check_steps([row["completion"].removesuffix(separator)], separator)  # scored as one step with it, too
+            step = row["completion"] if isinstance(row["completion"], str) else row["completion"][-1].get("content")
+            if isinstance(step, str):
+                _check_steps([step.removesuffix(separator)], separator)  # scored as one step with it, too
             prompt, *steps = encode_pair(
                 tokenizer, row["prompt"], row["completion"], eos_ids=eos_ids, **encoder.template(row)
             )

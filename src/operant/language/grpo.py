@@ -314,7 +314,8 @@ class GRPO(DeclaredState):
         if self.config.filter != "none":
             return self.collect_filtered()
         rollout = self.draw(self.config.prompts_per_batch)
-        return rollout, group_metrics(rollout) | {"sampling/rounds": 1.0, "sampling/groups": float(len(rollout))}
+        counts = {"sampling/rounds": 1.0, "sampling/groups": float(len(rollout))}
+        return rollout, group_metrics(rollout, self.signal) | counts
 
     def draw(self, prompts: int) -> Rollout:
         """Sample answers to the next prompts."""
@@ -331,7 +332,7 @@ class GRPO(DeclaredState):
             missing -= len(kept[-1])
             asked = min(missing, self.budget - self.consumed)
         metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
-        return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
+        return Rollout.join(kept), group_metrics(Rollout.join(drawn), self.signal) | metrics
 
     def signal(self, rollout: Rollout) -> Tensor:
         """Return a mask `[P]` of the groups whose answers, or steps, have different rewards."""
@@ -373,8 +374,8 @@ class GRPO(DeclaredState):
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
         count = -(-len(batch.samples) * config.num_minibatches // (config.num_generations * config.prompts_per_batch))
-        size = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
-        steps = plan(batch, group=config.num_generations, steps=count, generator=chance, **size)
+        limits = {"tokens": config.micro_batch_tokens, "shards": self.shards.count}
+        steps = plan(batch, group=config.num_generations, steps=count, generator=chance, **limits)
         # At the first step the policy equals the sampling policy; only `check_start` needs log-probabilities before it.
         known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
@@ -402,9 +403,8 @@ class GRPO(DeclaredState):
         self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[TokenStats]]:
         """Take one optimizer step, accumulating gradients over micro-batches with a common loss denominator."""
-        config = self.config
         size: dict[str, Any] = {"longest": self.max_tokens, "answers": step.answers, "device": self.model.device}
-        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, **size)
+        weight = step_weights(batch.samples, step.parts, how=self.config.loss_aggregation, **size)
         parts = [*zip(step.parts, [None] * len(step.parts) if old is None else old, strict=True)]
         rows = backward([self.stepper], parts, lambda part: self._differentiate(batch, *part, weight), self.shards)
         seen = [TokenStats(*row) for row in rows]

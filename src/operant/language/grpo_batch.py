@@ -215,10 +215,14 @@ def warn_of_nothing(prompts: int, metrics: Mapping[str, Any], *, group: int) -> 
     )
 
 
-def group_metrics(rollout: Rollout) -> dict[str, float]:
-    """Compute statistics of all sampled answers, under TRL's names."""
-    completions = rollout.answers.completions
-    alike = ~ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
+def group_metrics(rollout: Rollout, signal: Callable[[Rollout], Tensor]) -> dict[str, float]:
+    """Compute statistics of all sampled answers, under TRL's names.
+
+    Args:
+        rollout: sampled answers.
+        signal: function that returns a mask `[P]` of the groups from which something can be learned.
+    """
+    completions, alike = rollout.answers.completions, ~signal(rollout)
     return {
         **reward_metrics(rollout),
         **length_metrics(completions),
@@ -268,21 +272,20 @@ def clipped(ratios: Tensor, advantages: Tensor, *, clip_low: float, clip_high: f
     return (rho < 1 - clip_low) & (advantages < 0), (rho > 1 + clip_high) & (advantages > 0)
 
 
-def ratio_metrics(new: Tensor, old: Tensor, advantages: Tensor, clip: tuple[float, float]) -> dict[str, Tensor]:
+def ratio_metrics(new: Tensor, old: Tensor, advantages: Tensor, clip: tuple[float, float] | None) -> dict[str, Tensor]:
     """Compute metrics `[m]` of the probability ratios of tokens, under the names of TRL's PPO trainer.
 
     Args:
         new: log-probabilities of the policy, `[m]`.
         old: log-probabilities of the policy before the update, `[m]`.
         advantages: advantages, `[m]`.
-        clip: lower and upper clip range of the ratio.
+        clip: lower and upper clip range of the ratio; None: the objective does not clip.
     """
-    low, high = clipped(new - old, advantages, clip_low=clip[0], clip_high=clip[1])
-    return {
-        "policy/approxkl_avg": ops.kl_estimate(old, new, "k3"),
-        "policy/clipfrac_avg": (low | high).float(),
-        "val/ratio": (new - old).exp(),
-    }
+    found = {"policy/approxkl_avg": ops.kl_estimate(old, new, "k3"), "val/ratio": (new - old).exp()}
+    if clip is not None:
+        low, high = clipped(new - old, advantages, clip_low=clip[0], clip_high=clip[1])
+        found["policy/clipfrac_avg"] = (low | high).float()
+    return found
 
 
 def log_probs_before(

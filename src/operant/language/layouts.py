@@ -6,6 +6,7 @@
 | argilla/ultrafeedback-binarized-preferences | `instruction`, `chosen_response`, `rejected_response` | preference |
 | distilabel's UltraFeedback step | `instruction` (or `input`, `prompt`), `generations`, `ratings` | ranking |
 | Intel/orca_dpo_pairs and Argilla's of it | `system`, `question` or `input`, `chosen`, `rejected` | preference |
+| Alpaca's and LLaMA-Factory's layout | `instruction`, `input`, `chosen`, `rejected` | preference |
 | openai/summarize_from_feedback | `info`, `summaries` of `{text}`, `choice` | preference |
 | NeMo-RL | `context`, `completions` of `{rank, completion}` | ranking |
 
@@ -104,7 +105,8 @@ def _rated(row: Row) -> Row | None:
     name = next((name for name in (*QUESTIONS, "prompt") if row.get(name) is not None), None)
     if name is None or len(texts) != len(ratings):
         return None
-    return _ranked(row, row[name], texts, list(map(_number, ratings)), drop=(name, "generations", "ratings"))
+    prompt, columns = _question(row, name)
+    return _ranked(row, prompt, texts, list(map(_number, ratings)), drop=(*columns, "generations", "ratings"))
 
 
 def _orca(row: Row) -> Row | None:
@@ -113,12 +115,24 @@ def _orca(row: Row) -> Row | None:
         return None
     if row["chosen"].startswith(row[name]) and row["rejected"].startswith(row[name]):
         return None  # both sides contain the prompt
-    rest = _without(row, (name, "system", "chosen", "rejected"))
+    prompt, columns = _question(row, name)
+    rest = _without(row, (*columns, "system", "chosen", "rejected"))
     if not isinstance(row.get("system"), str):
-        return {**rest, "prompt": row[name], "chosen": row["chosen"], "rejected": row["rejected"]}
+        return {**rest, "prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]}
     system = [{"role": "system", "content": row["system"]}] if row["system"] else []
     sides = {side: [{"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")}
-    return {**rest, "prompt": [*system, {"role": "user", "content": row[name]}], **sides}
+    return {**rest, "prompt": [*system, {"role": "user", "content": prompt}], **sides}
+
+
+def _question(row: Row, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the prompt of a row whose first column of it is `name`, and the columns that it consists of.
+
+    An instruction may have an input, as in Alpaca's data, which follows it on the next line.
+    """
+    given = row.get("input") if name == "instruction" else None
+    if not isinstance(given, str) or not isinstance(row[name], str) or given == row[name]:
+        return row[name], (name,)
+    return f"{row[name]}\n{given}" if given else row[name], (name, "input")
 
 
 def _summaries(row: Row) -> Row | None:

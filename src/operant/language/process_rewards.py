@@ -85,7 +85,8 @@ def last_tokens(tokenizer: Tokenizer, ids: Sequence[int], characters: Sequence[i
 
     @cache
     def length(index: int) -> int:
-        return len(decode(tokenizer, ids[: index + 1]))
+        # A character of several tokens decodes to one or more U+FFFD until it is complete.
+        return len(decode(tokenizer, ids[: index + 1]).rstrip("\ufffd"))
 
     places = [bisect_left(range(len(ids)), count, key=length) for count in characters]
     return [place if place < len(ids) else None for place in places]

@@ -225,6 +225,7 @@ class RLHF(DeclaredState):
         form = "a function (new, old, advantages, kl_coef, config) -> losses [m]"
         name = config.objective if config.step == "ppo" else "vpg"
         self.objective = doors.chosen(OBJECTIVES, name, arguments=5, expected=form, group="operant.objectives")
+        self._clip = config.clip_range if name in ("clip", "clip-and-penalty") else None
         self.beta, self.kl_coef, self.iterations, self._warned = config.beta, config.kl_coef, 0, False
         self._learned: Learned | None = None
 
@@ -322,8 +323,7 @@ class RLHF(DeclaredState):
         for part, new in zip(first, self._log_probs(batch, first), strict=True):
             check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
-        clips = config.step == "ppo" and config.objective in ("clip", "clip-and-penalty")
-        self._learned = batch.record(config.clip_range if clips else None)
+        self._learned = batch.record(self._clip)
         reports: list[dict[str, Any]] = []
         steps = [parts for each in batch.plans for parts in each]
         size = {"budget": self.budget, "batch": config.prompts_per_batch}
@@ -415,7 +415,7 @@ class RLHF(DeclaredState):
             raise ValueError(
                 f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
             )
-        return losses, ratio_metrics(new.detach(), old, advantages, config.clip_range)
+        return losses, ratio_metrics(new.detach(), old, advantages, self._clip)
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty coefficient of the next update to KL(old‖new) of this one, in nats per token."""

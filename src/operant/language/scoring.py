@@ -16,6 +16,7 @@ from torch import Tensor
 
 from operant.language.classifiers import Classifier, load_classifier
 from operant.language.configs import ModelOptions
+from operant.language.context import Context
 from operant.language.encoding import UnknownCharacterError
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
@@ -190,7 +191,7 @@ class RewardModelFunction:
         whole: bool = False,
     ):
         self.scorer, self.process, self.separator, self.tokens = scorer, process, separator, tokens
-        self.whole = whole
+        self.whole, self._context = whole, Context(scorer.model)
         own = scorer.model.tokenizer
         self.same_vocabulary = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
 
@@ -252,7 +253,7 @@ class RewardModelFunction:
         except UnknownCharacterError:
             encode_prompt(model.tokenizer, prompt, **given)  # that of a prompt is an error of the data
             return None
-        return Sample(first, second[:-1] if truncated and len(second) > 1 else second)
+        return self._context.fit(first, second[:-1] if truncated and len(second) > 1 else second)
 
 
 def step_ends(tokenizer: Tokenizer, ids: Sequence[int], separator: str) -> list[int]:

@@ -35,6 +35,11 @@ TEMPLATE = ("tools", "chat_template_kwargs")
 NESTED = (*CONVERSATIONS, "completions", "context", *TEMPLATE)
 
 
+def template_inputs(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of the chat template in a row other than messages."""
+    return {name: row[name] for name in TEMPLATE if row.get(name) is not None}
+
+
 def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
     """Yield the examples of a source, each with a description of its position.
 

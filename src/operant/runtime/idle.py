@@ -127,6 +127,12 @@ def _idle(config: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     if (network := getattr(config, "network", None)) is not None:
         reason = f" with network={network}, which has all layers: leave it out"
         yield ("hidden_sizes", "activation", "share_features"), reason
+    if init := getattr(config, "init", ""):
+        yield ("model",), f" with init={init}, whose model is trained further: leave out one of them"
+    if dataset := getattr(config, "dataset", ""):
+        yield ("train_examples",), f" with dataset={dataset}, whose rows are all used: leave it out"
+    elif getattr(config, "supervision", "outcome") == "process":
+        yield ("rewards", "reward_weights"), ", because answers are rewarded for their steps alone: leave it out"
     if all(getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES):
         reason = ", because nothing has a schedule in episodes or steps: leave it out, or set exploration_schedule or "
         yield ("schedule_unit",), f"{reason}step_size_schedule"

@@ -6,6 +6,7 @@ import pytest
 from operant.language.data import compare, extremes, kind, read_rows
 from operant.language.preferences import Completion, Item, PreferenceStore, export, new_event_id
 from operant.language.preferences.exporting import manifest_path, pseudonym
+from operant.language.preferences.importing import import_file
 
 
 @pytest.fixture
@@ -85,6 +86,21 @@ def test_all_texts_of_a_conversation_are_messages(tmp_path, form):
     assert answers == (
         [row["chosen"], row["rejected"]] if form == "pairs" else [c["completion"] for c in row["completions"]]
     )
+
+
+@pytest.mark.parametrize("form", ["pairs", "rankings"])
+def test_other_inputs_of_the_chat_template_are_exported_and_imported(tmp_path, form):
+    given = {"tools": [{"name": "calculator"}], "chat_template_kwargs": {"enable_thinking": False}}
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        store.add_item(Item.of("p", ["a", "b"], provenance={"held_out": False, **given}))
+        put(store, 0, "ann", "better", "a")
+        path = export(store, tmp_path / "labels.jsonl", form=form).path
+    (row,) = rows(path)
+    assert {name: row[name] for name in given} == given
+    with PreferenceStore(tmp_path / "other.sqlite") as store:
+        import_file(store, path)
+        (item,) = store.items()
+        assert item.provenance == given
 
 
 def test_labels_on_held_out_prompts_are_exported_only_if_asked_for(tmp_path):

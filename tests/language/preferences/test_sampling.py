@@ -2,8 +2,10 @@ import json
 
 import pytest
 
+import operant
 from operant.language.preferences.items import encode
-from operant.language.preferences.sampling import data_of, held_out_prompts, prompts_of
+from operant.language.preferences.sampling import Policy, data_of, held_out_prompts, prompts_of
+from operant.language.preferences.store import PreferenceStore
 from operant.language.sft import SFTConfig
 from operant.language.tasks.task import held_out
 from operant.runtime.run import Run
@@ -41,6 +43,22 @@ def test_prompts_of_a_data_set_are_split_as_in_training(make, tmp_path):
     assert not training & held
     assert training | held == {f"p{n}" for n in range(20)}
     assert held_out_prompts(run) == set(map(encode, held))
+
+
+def test_rows_that_differ_in_their_tools_are_labeled_apart(tmp_path, words):
+    file, tools = tmp_path / "rows.jsonl", [[{"name": "calculator"}], [{"name": "search"}]]
+    asked = [{"role": "user", "content": "the cat"}]
+    answer = [{"role": "assistant", "content": "sat"}]
+    rows = [{"prompt": asked, "completion": answer, "tools": tool} for tool in tools] * 8
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"held_out": 2, "max_completion_length": 4, "run": tmp_path / "run", "progress": "silent"}
+    trained = operant.train("sft", str(file), budget=4, batch_size=2, **options)
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        policy = Policy(trained.run)
+        found = policy.add_answers(store, rows[:4], held_out=())
+        assert (found.prompts, found.items) == (2, 2)
+        assert [item.provenance["tools"] for item in store.items()] == tools
+        assert policy.add_answers(store, rows[:4], held_out=()).prompts == 0, "they are known"
 
 
 def test_a_seed_that_is_not_there_and_texts_without_prompts(make, tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from operant.language.data import as_messages
 from operant.language.preferences.items import Completion, Event, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
+from operant.language.sources import template_inputs
 from operant.runtime.files import replace_durably, sha256
 
 Form = Literal["pairs", "rankings", "events"]
@@ -161,6 +162,7 @@ def _pairs(item: Item, event: Event, columns: Sequence[str]) -> list[dict[str, A
     prompt, texts = _texts(item)
     return [
         {"prompt": prompt, "chosen": texts[i], "rejected": texts[j]}
+        | template_inputs(item.provenance)
         | _provenance("chosen", item.completions[i], columns)
         | _provenance("rejected", item.completions[j], columns)
         for i in best_first
@@ -180,7 +182,8 @@ def _ranking(item: Item, event: Event) -> list[dict[str, Any]]:
         return []
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     prompt, texts = _texts(item)
-    return [{"context": prompt, "completions": [{"rank": ranks[i] - 1, "completion": texts[i]} for i in order]}]
+    ranked = [{"rank": ranks[i] - 1, "completion": texts[i]} for i in order]
+    return [{"context": prompt, "completions": ranked} | template_inputs(item.provenance)]
 
 
 def _texts(item: Item) -> tuple[Text, list[Text]]:

@@ -14,7 +14,7 @@ from operant.language.preferences.items import Event, Item, Outcome, Text, dense
 from operant.language.preferences.journal import event_of, item_of
 from operant.language.preferences.recovery import read_lines
 from operant.language.preferences.store import ConflictError, PreferenceStore
-from operant.language.sources import is_message, read
+from operant.language.sources import is_message, read, template_inputs
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event] | None:
     """Return the item and the label of a pair or a ranking; None if it compares no different completions."""
     if {"chosen", "rejected"} <= row.keys():
         prompt, *pair = compare(row)  # one may be text, the others messages that contain it
-        return _label(prompt, pair, [0, 1], who, _held_out(row))
+        return _label(prompt, pair, [0, 1], who, _provenance(row))
     texts = row.get("completions")
     if row.get("labels") is not None and texts is not None:
         raise ValueError(
@@ -128,7 +128,7 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event] | None:
         )
     if "prompt" in row and isinstance(texts, list):
         listed = cast(list[Any], texts)
-        return _label(row["prompt"], listed, row.get("ranks") or list(range(len(listed))), who, _held_out(row))
+        return _label(row["prompt"], listed, row.get("ranks") or list(range(len(listed))), who, _provenance(row))
     raise ValueError(
         "a row must have chosen and rejected (and prompt), or prompt and completions (and ranks), or context and "
         f"completions of rank and completion, or come from a log; this one has {sorted(row)}"
@@ -149,6 +149,11 @@ def _plain(text: Any) -> Text:
     return [dict(message) for message in messages]
 
 
+def _provenance(row: Row) -> dict[str, Any]:
+    """Return the provenance of the prompt of a line: whether it is held out, and other inputs of the chat template."""
+    return ({"held_out": True} if _held_out(row) else {}) | template_inputs(row)
+
+
 def _held_out(row: Row) -> bool:
     """Return whether a line has a held-out prompt: by its column, or in files of older versions by its answers."""
     if "held_out" in row:
@@ -157,7 +162,7 @@ def _held_out(row: Row) -> bool:
 
 
 def _label(
-    prompt: Any, texts: Sequence[Any], ranks: Sequence[float], annotator: str, held_out: bool
+    prompt: Any, texts: Sequence[Any], ranks: Sequence[float], annotator: str, provenance: Mapping[str, Any]
 ) -> tuple[Item, Event] | None:
     """Return the item, and the label as if the completions had been shown in canonical order.
 
@@ -171,7 +176,6 @@ def _label(
     if len(best) < 2:
         return None
     different, levels = zip(*best.values(), strict=True)
-    provenance = {"held_out": True} if held_out else None
     item = Item.of(_plain(prompt), different, gold=dense_ranks(levels), provenance=provenance)
     order = item.gold or ()
     item = replace(item, gold=None)

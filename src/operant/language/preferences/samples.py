@@ -10,6 +10,7 @@ import numpy as np
 from operant.language.data import Row, compare, kind
 from operant.language.preferences.items import Completion, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
+from operant.language.sources import template_inputs
 from operant.streams import seed_sequence
 
 
@@ -108,7 +109,7 @@ def add_rows(
             prompt, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
             different = {encode(text): Completion(json.loads(encode(text)), {"file": file}) for text in texts}
             fresh = [completion for text, completion in different.items() if (encode(prompt), text) not in known]
-            mark = {"held_out": True} if encode(prompt) in held_out else None
+            mark = template_inputs(row) | ({"held_out": True} if encode(prompt) in held_out else {})
             new += store.add_items(groups(json.loads(encode(prompt)), fresh, completions, seed, provenance=mark))
     return new
 

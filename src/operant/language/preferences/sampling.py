@@ -1,8 +1,8 @@
 """Answers of a run's policy to prompts of its task, as items to label."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from operant.language.preferences.items import Completion, encode
 from operant.language.preferences.samples import groups
 from operant.language.preferences.store import PreferenceStore
 from operant.language.rollouts import ask, asked
+from operant.language.sources import template_inputs
 from operant.runtime.run import Run
 
 Prompts = Literal["training", "held-out"]
@@ -96,19 +97,19 @@ class Policy:
         Raises:
             StoreError: the items could not be stored.
         """
-        known = {encode(item.prompt) for item in store.items()}
-        asks = {prompt: row for row in rows if (prompt := encode(asked(row))) not in known}
-        found = {prompt: dict[str, None]() for prompt in asks}
+        known = {_input(item.prompt, item.provenance) for item in store.items()}
+        asks = {given: row for row in rows if (given := _input(asked(row), row)) not in known}
+        found = {given: dict[str, None]() for given in asks}
         generator, left = streams.torch_generator(seed, "labeled answers"), list(asks)
         for _ in range(ROUNDS):
             if left:
-                self._draw([asks[prompt] for prompt in left], found, completions, generator)
-            left = [prompt for prompt in left if len(found[prompt]) < 2]
+                self._draw([asks[given] for given in left], found, completions, generator)
+            left = [given for given in left if len(found[given]) < 2]
         new = 0
         with store.transaction():
-            for prompt, row in asks.items():
-                different = [Completion(text, self._provenance) for text in found[prompt]][:completions]
-                mark = {"held_out": prompt in held_out}
+            for given, row in asks.items():
+                different = [Completion(text, self._provenance) for text in found[given]][:completions]
+                mark = {"held_out": encode(asked(row)) in held_out, **template_inputs(row)}
                 new += store.add_items(groups(asked(row), different, completions, seed, provenance=mark))
         return Asked(new, len(asks), len(left))
 
@@ -120,7 +121,12 @@ class Policy:
         prompts = examples.prompts(tokenizer, rows, max_prompt_length=self._prompt_length)
         answers = ask(engine, prompts, count, self._sampling, tokenizer=tokenizer, generator=generator)
         for prompt, text in zip(answers.prompts, answers.texts, strict=True):
-            found[encode(asked(prompt.row))][text] = None
+            found[_input(asked(prompt.row), prompt.row)][text] = None
+
+
+def _input(prompt: Any, row: Mapping[str, Any]) -> str:
+    """Return a prompt with the other inputs of the chat template, as a key."""
+    return encode([prompt, template_inputs(row)])
 
 
 def prompts_of(run: Run, which: Prompts, count: int, *, index: int = 0) -> list[Row]:
