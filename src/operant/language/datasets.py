@@ -9,13 +9,14 @@ from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.data import PROMPTED, Kind, Row, kind, read_rows, same_prompts, split_rows, unused
 from operant.language.rewards import RewardFunctions, check_columns, combine
+from operant.language.sources import READERS
 from operant.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FILES = (".jsonl", ".json", ".parquet", ".csv")
+FILES = tuple(READERS)
 """File suffixes of data sets; a task with such a name is a data set."""
 MAX_COMPLETION = 256
 """Default maximum completion length for a data set, in tokens."""
