@@ -73,7 +73,7 @@ def test_annealing_became_two_schedules(old, lr, clip):
 )
 def test_switches_became_scopes(kind, name):
     for value, scope in ((True, "batch"), (False, "none")):
-        assert from_table(kind, {name: value}).normalize_advantage == scope
+        assert from_table(kind, {name: value, "num_envs": 2}).normalize_advantage == scope
     dashed = name.replace("_", "-")
     assert current_flags(kind, [f"--{dashed}"]) == ["--normalize-advantage", "batch"]
     assert current_flags(kind, [f"--no-{dashed}"]) == ["--normalize-advantage", "none"]

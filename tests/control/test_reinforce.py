@@ -476,6 +476,11 @@ def test_invalid_values_are_rejected_by_name(name, value):
         ReinforceConfig(**{name: value})
 
 
+def test_normalization_within_a_single_episode_is_rejected():
+    with pytest.raises(ValueError, match=r"normalize_advantage='batch' .* num_envs is 1, .* use more environments, or"):
+        ReinforceConfig(normalize_advantage="batch")
+
+
 @pytest.mark.parametrize(
     ("name", "psi"),
     [("reinforce", "total"), ("reinforce-to-go", "to-go"), ("reinforce-baseline", "baseline"), ("vpg", "gae")],

@@ -491,6 +491,14 @@ def test_invalid_values_are_rejected_by_name(name, value):
         TRPOConfig(**{name: value})
 
 
+def test_a_normalized_batch_of_a_single_sample_is_rejected():
+    single = {"num_envs": 1, "num_steps": 1, "critic_minibatches": 1}
+    with pytest.raises(ValueError, match="normalize_advantage='batch' makes the advantage of a single sample 0"):
+        TRPOConfig(**single)
+    TRPOConfig(**single, normalize_advantage="none")
+    TRPOConfig(**single, sampling="vine", vine_points=1)
+
+
 def test_indivisible_numbers_are_rejected():
     with pytest.raises(
         ValueError, match=r"critic_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"

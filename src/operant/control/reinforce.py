@@ -107,7 +107,8 @@ class ReinforceConfig:
     critic_learning_rate: PositiveFloat = 1e-3
     """Learning rate of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
-    """Whether to normalize Ψ over the batch of each seed, never within an episode."""
+    """Whether to normalize Ψ over the batch of each seed, never within an episode: `batch` needs several
+    environments."""
     ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, summed over steps like Ψ. A higher weight keeps the policy exploring longer."""
     max_grad_norm: PositiveFloat | None = None
@@ -131,6 +132,11 @@ class ReinforceConfig:
     def __post_init__(self) -> None:
         """Validate."""
         require(self, encoder=encoders(self.encoder), network=modules(self.network))
+        if self.normalize_advantage == "batch" and self.num_envs == 1:
+            raise ValueError(
+                "normalize_advantage='batch' normalizes within an episode if num_envs is 1, where the weight of "
+                "advantage_kind='total' is constant and becomes 0: use more environments, or normalize_advantage='none'"
+            )
 
 
 @dataclass(frozen=True)

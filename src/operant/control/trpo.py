@@ -121,6 +121,11 @@ class TRPOConfig(FixedRollouts):
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide num_steps ({self.num_steps})")
         samples = self.rollout_steps
+        if self.sampling == "single-path" and samples == 1 and self.normalize_advantage == "batch":
+            raise ValueError(
+                "normalize_advantage='batch' makes the advantage of a single sample 0: use more environments or "
+                "steps, or normalize_advantage='none'"
+            )
         if self.sampling == "single-path" and samples % self.critic_minibatches:
             raise ValueError(
                 f"critic_minibatches ({self.critic_minibatches}) must divide the rollout: {self.num_envs} "
