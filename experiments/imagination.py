@@ -56,7 +56,7 @@ def compare(learner: Dreamer, seed: int) -> dict[str, Any]:
     obs, memory = env.reset(), None
     seen, memories, actions, rewards = [], [], [], []
     for _ in range(CONTEXT + AHEAD):
-        taken, memory = learner.act(obs.unsqueeze(0), memory, learner.noise(EPISODES, draw))
+        taken, memory = learner.act(obs.unsqueeze(0), memory, learner.noise(EPISODES, draw).unsqueeze(0))
         step = env.step(taken[0])
         seen.append(obs)
         memories.append(memory)

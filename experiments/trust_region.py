@@ -132,7 +132,8 @@ def discounted_returns(trpo: TRPO, episodes: int = 64) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     total, alive = torch.zeros(env.rows), torch.ones(env.rows)
     for t in range(500):
-        actions, _ = trpo.act(obs.view(len(SEEDS), episodes, -1), None, trpo.noise(episodes, generator))
+        noise = trpo.agent.head.noise((len(SEEDS), episodes), generator)
+        actions, _ = trpo.act(obs.view(len(SEEDS), episodes, -1), None, noise)
         step = env.step(actions.flatten())
         total += trpo.config.gamma**t * alive * step.reward
         alive *= ~(step.terminated | step.truncated)

@@ -159,7 +159,7 @@ class Acts(Mean):
         return torch.zeros(obs.shape[:2], dtype=torch.int64), None
 
     def noise(self, rows, generator):
-        return torch.rand(len(self.seeds), rows, generator=generator)
+        return torch.rand(rows, generator=generator)
 
 
 class NeverActs(Acts):

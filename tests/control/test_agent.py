@@ -6,12 +6,13 @@ import torch
 import graphs
 from control.learners import Changed, assert_resumes_exactly, build, same
 from control.probes import Constant, Pendular
-from operant import ops
+from operant import ops, streams
 from operant.control import A2C, DQN, PPO, SAC, A2CConfig, DQNConfig, PPOConfig, Reinforce, ReinforceConfig, SACConfig
 from operant.control.agent import Agent, Samples, Scaling, require_apart, require_rows
 from operant.envs import Wrapper, make, start
 from operant.envs.tensor import TENSOR_ENVS
 from operant.nets import Graph, Spec
+from operant.runtime.acting import draw_noise
 from operant.state import clone
 from operant.streams import row_seeds
 
@@ -97,7 +98,7 @@ def test_acting_for_others_is_greedy_without_noise_and_changes_nothing():
     obs = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
     outputs = it.networks.policy(it.normalizer.normalize(obs))
     assert torch.equal(it.act(obs, None, None)[0], outputs.argmax(-1))
-    noise = it.noise(9, torch.Generator().manual_seed(1))
+    noise = draw_noise(it, 9, streams.of_seeds(it.seeds, "test"))
     assert torch.equal(it.act(obs, None, noise)[0], it.head.sample(outputs, it.networks.free, noise))
     assert torch.equal(it.state_dict()["collector"]["statistics"], before)
 

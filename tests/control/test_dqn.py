@@ -7,10 +7,11 @@ import torch
 from control.learners import build
 from control.off_policy import Named
 from control.probes import DISCRETE_PROBES, Aimed, Constant, Endless, Probe
-from operant import configure, ops
+from operant import configure, ops, streams
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.presets import DQN_ATARI, DQN_CATCH
 from operant.nets.action_values import ValuePass
+from operant.runtime.acting import draw_noise
 from operant.runtime.transitions import Transitions
 
 SMALL = {
@@ -303,7 +304,7 @@ def test_acting_is_greedy_without_noise_and_explores_with_it():
     greedy, memory = dqn.act(obs, None, None)
     assert memory is None
     assert torch.equal(greedy, dqn.online(obs).argmax(-1))
-    noisy, _ = dqn.act(obs, None, dqn.noise(4000, torch.Generator().manual_seed(1)))
+    noisy, _ = dqn.act(obs, None, draw_noise(dqn, 4000, streams.of_seeds(dqn.seeds, "test")))
     assert (noisy != greedy).double().mean().item() == pytest.approx(0.25, abs=0.03)
 
 

@@ -278,6 +278,9 @@ def test_evaluation_of_one_seed_does_not_depend_on_its_neighbors():
     together = experiment()
     alone = assemble(ENTRY, Settings("ppo", "CartPole-v1", seeds=(5,)), SMALL, device="cpu")
     assert together.evaluate(10).episode_scores[1] == alone.evaluate(10).episode_scores[0]
+    sampled = [made.evaluate(10, sample=True).episode_scores for made in (together, alone)]
+    assert sampled[0][1] == sampled[1][0]
+    assert len({*sampled[1][0]}) > 1
 
 
 @pytest.mark.parametrize("episodes", [1, 7, 20, 23, 40])

@@ -7,9 +7,10 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import SMALL, TASKS, learner, same
 from control.probes import PROBES, Aimed, Constant, Matched, Pendular, Probe
-from operant import catalog, ops
+from operant import catalog, ops, streams
 from operant.control import PPO, PPOConfig, assemble
 from operant.nets import Pass
+from operant.runtime.acting import draw_noise
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Alone, within
 from runtime.teams import team
@@ -244,7 +245,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it(task):
     greedy, memory = ppo.act(obs, None, None)
     assert memory is None
     assert torch.equal(greedy, ppo.agent.head.to_env(ppo.agent.head.mode(outputs, ppo.agent.networks.free)))
-    noise = ppo.noise(50, generator)
+    noise = draw_noise(ppo, 50, streams.of_seeds(ppo.seeds, "test"))
     sampled, _ = ppo.act(obs, None, noise)
     assert torch.equal(sampled, ppo.agent.head.to_env(ppo.agent.head.sample(outputs, ppo.agent.networks.free, noise)))
     assert not torch.equal(sampled, greedy)

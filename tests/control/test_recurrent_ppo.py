@@ -18,9 +18,10 @@ from control.learners import (
     poison,
 )
 from control.probes import Aimed, Lasting, Matched, Observed, Pendular, Probe, Several, Solution
-from operant import ops
+from operant import ops, streams
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from operant.nets import Pass
+from operant.runtime.acting import draw_noise
 from operant.runtime.evaluation import evaluate_policy
 from operant.streams import row_seeds
 
@@ -194,7 +195,7 @@ def test_acting_hands_the_memory_on():
     ppo = learner()
     ppo.agent.parameters.mul_(3.0)
     obs = torch.randn(5, 2, 7, 4, generator=torch.Generator().manual_seed(0))
-    noise = ppo.noise(7, torch.Generator().manual_seed(1))
+    noise = draw_noise(ppo, 7, streams.of_seeds(ppo.seeds, "test"))
     memory, actions = None, []
     for step in obs:
         action, memory = ppo.act(step, memory, noise)

@@ -14,7 +14,9 @@ from control.off_policy import (
     a_batch,
 )
 from control.probes import Aimed, Endless
+from operant import streams
 from operant.control.sac import LOG_STD, SAC, SACConfig
+from operant.runtime.acting import draw_noise
 
 
 def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -180,7 +182,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     assert memory is None
     mean, log_std = sac.policy(obs)
     torch.testing.assert_close(greedy, 1 + 2 * mean.tanh())
-    noise = sac.noise(50, torch.Generator().manual_seed(1))
+    noise = draw_noise(sac, 50, streams.of_seeds(sac.seeds, "test"))
     sampled, _ = sac.act(obs, None, noise)
     torch.testing.assert_close(sampled, 1 + 2 * (mean + log_std.exp() * noise).tanh())
     assert all(Aimed.action_space.contains(action) for action in sampled.flatten(0, 1).numpy())

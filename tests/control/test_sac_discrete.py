@@ -11,7 +11,9 @@ from control.off_policy import (
     a_batch,
 )
 from control.probes import DISCRETE_PROBES, Endless
+from operant import streams
 from operant.control.sac_discrete import DiscreteSAC, DiscreteSACConfig
+from operant.runtime.acting import draw_noise
 
 
 def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -128,7 +130,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     greedy, memory = sac.act(obs, None, None)
     assert memory is None
     assert torch.equal(greedy, 5 + sac.policy(obs).argmax(-1))
-    noise = sac.noise(50, torch.Generator().manual_seed(1))
+    noise = draw_noise(sac, 50, streams.of_seeds(sac.seeds, "test"))
     sampled, _ = sac.act(obs, None, noise)
     assert torch.equal(sampled, 5 + (sac.policy(obs) + noise).argmax(-1))
     assert same(sac.state_dict(), before)

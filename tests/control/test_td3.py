@@ -8,8 +8,9 @@ from control.off_policy import (
     a_batch,
 )
 from control.probes import Aimed
-from operant import catalog
+from operant import catalog, streams
 from operant.control.td3 import TD3, TD3Config
+from operant.runtime.acting import draw_noise
 from operant.runtime.configuration import configuration
 
 
@@ -152,7 +153,7 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     greedy, memory = td3.act(obs, None, None)
     assert memory is None
     torch.testing.assert_close(greedy, 1 + 2 * td3.policy(obs))
-    noise = td3.noise(50, torch.Generator().manual_seed(1))
+    noise = draw_noise(td3, 50, streams.of_seeds(td3.seeds, "test"))
     sampled, _ = td3.act(obs, None, noise)
     torch.testing.assert_close(sampled, 1 + 2 * (td3.policy(obs) + 0.1 * noise).clamp(-1, 1))
     assert all(Aimed.action_space.contains(action) for action in sampled.flatten(0, 1).numpy())

@@ -32,7 +32,7 @@ class Scratch(Resumable):
         return torch.zeros(len(obs), obs.shape[1], dtype=torch.int64), None
 
     def noise(self, rows, generator):
-        return torch.rand(len(self.seeds), rows, generator=generator)
+        return torch.rand(rows, generator=generator)
 
     def iterate(self):
         self.env.step(torch.zeros(self.env.rows, dtype=torch.int64))
@@ -62,14 +62,14 @@ class Counting(Scratch):
     def __init__(self, config: Config, env, *, seeds, budget):
         super().__init__(config, env, seeds=seeds, budget=budget)
         del self.seeds
-        self.count, self.weight = len(seeds), torch.tensor([float(seed) for seed in seeds])
+        self.weight = torch.tensor([float(seed) for seed in seeds])
 
     @property
     def learned(self):
         return {"weight": self.weight}
 
     def noise(self, rows, generator):
-        return torch.rand(self.count, rows, generator=generator)
+        return torch.rand(rows, generator=generator)
 
 
 def test_a_learner_with_weights_starts_from_another_run(tmp_path):
@@ -105,6 +105,16 @@ class Flat(Scratch):
         return super().act(obs, memory, noise)[0].flatten(), None
 
 
+class DrawsForSeeds(Scratch):
+    def noise(self, rows, generator):
+        return torch.rand(1, rows, generator=generator)
+
+
+class DrawsNothing(Scratch):
+    def noise(self, rows, generator):
+        return None
+
+
 class Third(Scratch):
     def act(self, obs, memory, noise):
         return super().act(obs, memory, noise)[0] + (2 if noise is None else 0), None
@@ -138,6 +148,8 @@ class NoRows(Scratch):
         (NoNoise, "NoNoise lacks the methods noise, close"),
         (Alone, r"Alone\.act must return a pair, a tensor of actions and the next hidden state"),
         (Flat, r"Flat\.act must return actions of shape \(1, 2\), seeds and environments, got \(2,\)"),
+        (DrawsForSeeds, r"DrawsForSeeds\.noise must return .* \(3, \.\.\.\), .* of one seed, got \(1, 3\): leave out"),
+        (DrawsNothing, r"DrawsNothing\.noise must return a tensor of shape \(3, \.\.\.\), .*, got None"),
         (Third, r"Third\.act returned the action 2, not in Discrete\(2\)"),
         (Real, r"Real\.act: actions have dtype torch\.float32, but the action space needs torch\.int64"),
         (NotCounting, r"NotCounting\.consumed must be an integer"),

@@ -69,7 +69,7 @@ def test_a_policy_is_tried_greedily_and_with_noise(discrete):
 
     class Mine:
         def noise(self, rows, generator):
-            return torch.rand(2, rows, generator=generator)
+            return torch.rand(rows, generator=generator)
 
         def act(self, obs, memory, noise):
             asked.append(noise is not None)

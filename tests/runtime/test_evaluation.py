@@ -36,7 +36,7 @@ class Drawn:
         return noise.long(), None
 
     def noise(self, rows, generator):
-        return torch.randint(10, (2, rows), generator=generator).double()
+        return torch.randint(10, (rows,), generator=generator).double()
 
 
 @pytest.mark.parametrize("next_step", [False, True])
@@ -51,12 +51,14 @@ def test_returns_are_exact(next_step, dictionary):
     assert result.mean == result.iqm == 4.5
 
 
-def test_actions_are_sampled_by_a_stream():
-    stream = torch.Generator().manual_seed(7)
-    result = evaluate_policy(SamplingPolicy(Drawn(), 2, stream), Corridor([3] * 4), seeds=2, episodes=2)
-    stream.manual_seed(7)
-    drawn = torch.stack([Drawn().noise(2, stream) for _ in range(3)])
-    assert result.episode_scores == tuple(map(tuple, drawn.sum(0).tolist()))
+def generators(*seeds):
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def test_actions_of_every_seed_are_sampled_by_its_own_stream():
+    result = evaluate_policy(SamplingPolicy(Drawn(), 2, generators(7, 8)), Corridor([3] * 4), seeds=2, episodes=2)
+    drawn = [torch.stack([Drawn().noise(2, stream) for _ in range(3)]) for stream in generators(7, 8)]
+    assert result.episode_scores == tuple(tuple(own.sum(0).tolist()) for own in drawn)
 
 
 def test_short_episodes_count_no_more_than_long_ones():
@@ -189,13 +191,13 @@ def test_sampled_actions_are_the_same_after_a_worker_is_lost():
     for lost in (0, 2):
         env = Losing([4, 6], next_step=True)
         env.lives = lost
-        policy = SamplingPolicy(Drawn(), 1, torch.Generator().manual_seed(7))
+        policy = SamplingPolicy(Drawn(), 1, generators(7, 8))
         scores.append(evaluate_policy(policy, env, seeds=2, episodes=2).episode_scores)
     assert scores[0] == scores[1]
 
 
 def test_invalid_sampled_actions_name_the_policy_that_returned_them():
-    policy = SamplingPolicy(Drawn(), 3, torch.Generator())
+    policy = SamplingPolicy(Drawn(), 3, generators(7, 8))
     with pytest.raises(ValueError, match=r"^Drawn.act must return actions of shape \(2, 1\)"):
         evaluate_policy(policy, Corridor([4, 6]), seeds=2, episodes=1)
 

@@ -41,6 +41,15 @@ def test_sampled_actions_come_from_a_separate_stream(tmp_path):
     assert {*first[0]} == {0, 1}
 
 
+def test_sampled_actions_of_a_seed_do_not_depend_on_the_others(tmp_path):
+    obs = np.zeros((64, 4), np.float32)
+    both, alone = (train(tmp_path / str(len(seeds)), seeds=seeds) for seeds in ([0, 1], [1]))
+    both.predict(obs, deterministic=False)
+    draws = [both.predict(obs, seed_index=1, deterministic=False)[0], alone.predict(obs, deterministic=False)[0]]
+    assert draws[0].tolist() == draws[1].tolist()
+    assert both.evaluate(20, deterministic=False).scores[1] == alone.evaluate(20, deterministic=False).scores[0]
+
+
 def test_a_language_model_is_talked_to_with_a_quoted_command(tmp_path):
     (tmp_path / "my runs").mkdir()
     model = Run.create(tmp_path / "my runs" / "one", Settings("sft", "arithmetic"), SFTConfig())

@@ -84,7 +84,7 @@ def test_an_episode_is_cut_at_the_limit_of_the_show_unless_its_own_is_shorter():
 def test_noise_reaches_the_policy():
     def noise():
         drawn.append(1)
-        return torch.full((2, 1), 10.0)
+        return torch.full((1,), 10.0)
 
     drawn = []
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, noise=noise) as stage:

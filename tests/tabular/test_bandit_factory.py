@@ -7,10 +7,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant import api, catalog
+from operant import api, catalog, streams
 from operant.cli import main
 from operant.envs import GymnasiumEnv
 from operant.envs.worlds.bandits import Bandit
+from operant.runtime.acting import draw_noise
 from operant.runtime.settings import Settings
 from operant.streams import row_seeds
 from operant.tabular import Arms, BanditExperiment, arms_of, assemble, configuration, learner_for
@@ -85,7 +86,7 @@ def test_tied_arms_share_the_score():
     actions, memory = made.learner.act(torch.zeros(2, 4000, dtype=torch.int64), None, None)
     assert memory is None
     assert actions.double().mean(dim=1).tolist() == pytest.approx([0.5, 0.5], abs=0.04)
-    noise = made.learner.noise(2, torch.Generator().manual_seed(0))
+    noise = draw_noise(made.learner, 2, streams.of_seeds(made.learner.seeds, "test"))
     assert torch.equal(made.learner.act(torch.zeros(2, 2), None, noise)[0], (noise >= 0.5).long())
 
 

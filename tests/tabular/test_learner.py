@@ -6,8 +6,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from operant import streams
 from operant.envs import EnvError, GymnasiumEnv, make, without_episodes
 from operant.mdp import MDP
+from operant.runtime.acting import draw_noise
 from operant.runtime.training import train
 from operant.state import clone
 from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
@@ -108,7 +110,7 @@ def test_acting_follows_the_policies():
     assert actions.dtype == torch.int64
     assert (actions[0] == 1).all()
     assert (actions[1] == 0).all()
-    noise = made.noise(4000, torch.Generator().manual_seed(0))
+    noise = draw_noise(made, 4000, streams.of_seeds(made.seeds, "test"))
     assert made.act(obs, None, noise)[0].double().mean(1).tolist() == pytest.approx([0.75, 0.25], abs=0.03)
     made.q[:] = 0.0
     first, second = (Player(made).act(obs, None, None)[0] for _ in range(2))

@@ -12,8 +12,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.testing import assert_close
 
 import operant
+from operant import streams
 from operant.envs import GymnasiumEnv, make
 from operant.envs.worlds.pixels import PixelCatch
+from operant.runtime.acting import draw_noise
 from operant.runtime.evaluation import evaluate_policy
 from operant.state import clone
 from operant.streams import row_seeds
@@ -268,7 +270,7 @@ def test_it_acts_with_a_memory():
     assert memory.shape == (2, 4, 4)
     again, _ = found.act(obs, torch.zeros_like(memory), None)
     assert torch.equal(first, again)
-    noise = found.noise(4, torch.Generator().manual_seed(0))
+    noise = draw_noise(found, 4, streams.of_seeds(found.seeds, "test"))
     assert noise.shape == (2, 4, 2)
     assert not torch.equal(found.act(obs, None, noise)[1], memory)
     env = make(CATCH, 3, SEEDS, purpose="evaluation")

@@ -237,18 +237,19 @@ def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_st
 
 def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":
     from operant import streams
+    from operant.runtime.acting import draw_noise
     from operant.runtime.experiment import Numbering
     from operant.runtime.learner import Describing
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
-    stream = streams.torch_generator(settings.seeds[0], "watching", device=trained.device)
+    generators = streams.of_seeds(settings.seeds, "watching", device=trained.device)
     return Stage(
         learner,
         settings.task,
         seeds=settings.seeds,
         index=index,
-        noise=(lambda: learner.noise(1, stream)) if sample else None,
+        noise=(lambda: draw_noise(learner, 1, generators[index : index + 1])[0]) if sample else None,
         wrap=trained.experiment.wrap if isinstance(trained.experiment, Numbering) else lambda bare: bare,
         max_steps=max_steps,
         live=live,

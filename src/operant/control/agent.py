@@ -262,8 +262,8 @@ class Agent(DeclaredState):
         return self.collector.features.by_seed(obs)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.head.noise((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.head.noise((rows,), generator)
 
     def close(self) -> None:
         """Close the environments."""

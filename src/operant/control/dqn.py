@@ -406,5 +406,5 @@ class DQN(Resumable):
         return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return torch.rand((len(self.seeds), rows, 2), generator=generator, device=generator.device)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return torch.rand((rows, 2), generator=generator, device=generator.device)

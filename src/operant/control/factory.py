@@ -24,7 +24,7 @@ from operant.runtime.experiment import InEnvironments
 from operant.runtime.learner import ControlLearner, HasAgent, HasDevice, HasGradientSteps, Policy
 from operant.runtime.settings import Settings
 from operant.runtime.shards import Shards
-from operant.streams import torch_generator
+from operant.streams import of_seeds
 
 EVALUATION_ROWS = 20
 """Maximum number of parallel environments per seed in an evaluation."""
@@ -154,8 +154,8 @@ class Experiment(InEnvironments):
                     require_same_spaces(env, self.env)
             policy: Policy = self.learner
             if sample:
-                stream = torch_generator(settings.seeds[0], f"actions of {purpose}", device=self.device)
-                policy = SamplingPolicy(policy, env.rows // len(settings.seeds), stream)
+                generators = of_seeds(settings.seeds, f"actions of {purpose}", device=self.device)
+                policy = SamplingPolicy(policy, env.rows // len(settings.seeds), generators)
             return evaluate_policy(
                 policy,
                 env,

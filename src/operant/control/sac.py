@@ -239,5 +239,5 @@ class SAC(OffPolicyLearner[SACConfig]):
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.bounds.normal((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.bounds.normal((rows,), generator)

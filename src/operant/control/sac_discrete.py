@@ -192,5 +192,5 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
         return {"probabilities": probabilities, "q": q, "value": (probabilities * q).sum(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.head.noise((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.head.noise((rows,), generator)

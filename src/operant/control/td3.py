@@ -224,8 +224,8 @@ class TD3(OffPolicyLearner[TD3Config]):
         return {"mean": self.bounds.to_env(actions), "value": value}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.bounds.normal((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.bounds.normal((rows,), generator)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state exactly; an invalid state leaves the learner unchanged."""

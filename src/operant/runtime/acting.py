@@ -1,5 +1,6 @@
-"""Checks of the actions that a policy returns: `require_actions`, `try_policy`."""
+"""Noise of a policy, and checks of the actions that it returns: `draw_noise`, `require_actions`, `try_policy`."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -21,6 +22,31 @@ def split(tree: Tree, seeds: int) -> Tree:
     if is_mapping(tree):
         return {key: split(value, seeds) for key, value in tree.items()}
     return tree.view(seeds, -1, *tree.shape[1:])
+
+
+def draw_noise(policy: Policy, rows: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """Draw the noise of sampled actions `[S, N, ...]`, of every seed from its own generator.
+
+    Args:
+        policy: policy of S seeds.
+        rows: number of environments per seed, N.
+        generators: one generator per seed.
+
+    Raises:
+        ValueError: `Policy.noise` returns something else than a tensor `[N, ...]`.
+    """
+
+    def draw(generator: torch.Generator) -> Tensor:
+        noise = policy.noise(rows, generator)
+        shape = tuple(noise.shape) if isinstance(noise, Tensor) else None  # pyright: ignore[reportUnnecessaryIsInstance] - of a user's policy
+        if not shape or shape[0] != rows:
+            raise ValueError(
+                f"{type(policy).__name__}.noise must return a tensor of shape ({rows}, ...), the noise of {rows} "
+                f"environments of one seed, got {noise if shape is None else shape!r}: leave out an axis of seeds"
+            )
+        return noise
+
+    return streams.draw(generators, draw)
 
 
 def require_actions(returned: Any, env: BatchEnv, seeds: int, name: str) -> None:
@@ -67,9 +93,11 @@ def try_policy(policy: Policy, env: BatchEnv, seeds: int, name: str) -> None:
         name: name of the policy in messages.
     """
     obs = split(env.reset(), seeds)
-    stream = streams.torch_generator(0, "trial", device=env.device)
+    generators = streams.of_seeds(range(seeds), "trial", device=env.device)
+    rows = env.rows // seeds
     with torch.no_grad():
-        for noise in (None, policy.noise(env.rows // seeds, stream)):
+        draw_noise(policy, rows + 1, generators)  # of one row, an axis of seeds and one of rows have the same size
+        for noise in (None, draw_noise(policy, rows, generators)):
             require_actions(policy.act(obs, None, noise), env, seeds, name)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from operant.envs.base import BatchEnv, EndlessError, Tree
 from operant.envs.infos import metric
 from operant.envs.workers import WorkerError
-from operant.runtime.acting import require_actions, split
+from operant.runtime.acting import draw_noise, require_actions, split
 from operant.runtime.learner import Policy
 from operant.runtime.metrics_window import INFO, SUCCESS_RATE
 from operant.runtime.statistics import iqm, stratified_bootstrap
@@ -164,19 +164,19 @@ class SamplingPolicy:
     Attributes:
         policy: the policy.
         rows: number of environments per seed, N.
-        stream: random stream of the actions.
+        generators: random streams of the actions, one per seed.
     """
 
     policy: Policy
     rows: int
-    stream: torch.Generator
+    generators: Sequence[torch.Generator]
 
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Sample one action per environment; `noise` is not used."""
-        return self.policy.act(obs, memory, self.noise(self.rows, self.stream))
+        return self.policy.act(obs, memory, draw_noise(self.policy, self.rows, self.generators))
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` environments per seed, `[S, N, ...]`."""
+        """Draw the noise for one action of each of `rows` environments of one seed, `[N, ...]`."""
         return self.policy.noise(rows, generator)
 
 
@@ -239,10 +239,11 @@ class _Limits(NamedTuple):
 
 def _results(policy: Policy, env: BatchEnv, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
     """Run the evaluation, again if a worker process is lost; the episodes are the same each time."""
-    stream = policy.stream if isinstance(policy, SamplingPolicy) else torch.Generator()
-    start = stream.get_state()
+    generators = policy.generators if isinstance(policy, SamplingPolicy) else ()
+    starts = [generator.get_state() for generator in generators]
     for _ in range(_ATTEMPTS):
-        stream.set_state(start)
+        for generator, start in zip(generators, starts, strict=True):
+            generator.set_state(start)
         with torch.no_grad(), suppress(_LostEpisodesError):
             return _play(policy, env, seeds=seeds, quota=quota, limits=limits)
     raise WorkerError(f"{env.task} lost a worker process in each of {_ATTEMPTS} attempts of an evaluation")

@@ -156,7 +156,7 @@ class Policy(Protocol):
         Args:
             obs: observations `[S, N, ...]` of the environment.
             memory: hidden state `[S, N, ...]` from the previous call; None at the start and for feed-forward policies.
-            noise: noise of the action distribution (`ops.distributions`); None: greedy actions.
+            noise: noise `[S, N, ...]` of the action distribution (`ops.distributions`); None: greedy actions.
 
         Returns:
             Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the next hidden state.
@@ -164,7 +164,7 @@ class Policy(Protocol):
         ...
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` environments per seed, `[S, N, ...]`."""
+        """Draw the noise for one action of each of `rows` environments of one seed, `[N, ...]`, with N = `rows`."""
         ...
 
 

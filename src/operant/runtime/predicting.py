@@ -83,7 +83,7 @@ class Predictor:
             observations: one observation, or N stacked along the first axis.
             memory: hidden state from the previous call, `[...]` or `[N, ...]`; None at the start of an episode.
             seed_index: index of the seed that acts.
-            noise: function that draws the noise `[S, N, ...]` of N sampled actions. Default: greedy actions.
+            noise: function that draws the noise `[N, ...]` of N sampled actions of this seed. Default: greedy actions.
 
         Raises:
             ValueError: there is no such seed, observations or hidden state have a wrong shape, NaN or Inf, a mask
@@ -111,7 +111,7 @@ class Predictor:
             actions, after = self._policy.act(
                 obs,
                 None if before is None else for_seeds(before.to(self._device), self._seeds),
-                noise(rows) if noise else None,
+                None if noise is None else cast(Tensor, for_seeds(noise(rows), self._seeds)),
             )
         if memory is not None and after is None:
             raise ValueError("memory is the hidden state of a recurrent policy, and this policy has none: leave it out")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, Literal, cast
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from operant import doors, streams
 from operant.envs import Wrapper, wrappers
 from operant.envs.spaces import GymnasiumActions
+from operant.runtime.acting import draw_noise
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, InEnvironments, Numbering, env_of
@@ -135,11 +136,11 @@ class Trained(LearnedTables):
             ValueError: the run trained a language model, the seed is unknown, or a shape is wrong.
         """
         seed_index = self.best_seed if seed_index == "best" else seed_index
-        noise = None if deterministic else self._noise
+        noise = None if deterministic else partial(self._noise, seed_index)
         return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
 
-    def _noise(self, rows: int) -> Tensor:
-        return self.experiment.learner.noise(rows, self._stream)
+    def _noise(self, seed_index: int, rows: int) -> Tensor:
+        return draw_noise(self.experiment.learner, rows, self._streams[seed_index : seed_index + 1])[0]
 
     @cached_property
     def best_seed(self) -> int:
@@ -206,9 +207,9 @@ class Trained(LearnedTables):
         )
 
     @cached_property
-    def _stream(self) -> torch.Generator:
-        """Random stream of the actions sampled by `predict`."""
-        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=self.device)
+    def _streams(self) -> list[torch.Generator]:
+        """Random streams of the actions sampled by `predict`, one per seed."""
+        return streams.of_seeds(self.run.settings.seeds, "predicting", device=self.device)
 
     def close(self) -> None:
         """Close the environments. Can be called twice."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import gymnasium
 import numpy as np
@@ -90,7 +90,7 @@ class Stage:
         task: id of a Gymnasium environment.
         seeds: all S seeds of the policy.
         index: index of the seed to render.
-        noise: function that draws the noise `[S, 1, ...]` for sampling actions. Default: greedy actions.
+        noise: function that draws the noise `[1, ...]` for sampling an action of this seed. Default: greedy actions.
         wrap: function that wraps the environment, if the policy needs transformed observations.
         live: whether to open a window that shows every step in real time, instead of returning frames.
         blind: whether to disable rendering, for environments that do not support it.
@@ -215,7 +215,8 @@ class Stage:
 
     def _act(self, known: Tree, memory: Tree | None) -> tuple[Tensor, Tree | None]:
         with torch.no_grad():
-            return self._policy.act(known, memory, self._noise() if self._noise else None)
+            noise = None if self._noise is None else cast(Tensor, for_seeds(self._noise(), self._count))
+            return self._policy.act(known, memory, noise)
 
     def _own(self, told: Mapping[str, Tensor]) -> dict[str, list[float]]:
         """Return the outputs for the single observation of the rendered seed."""

@@ -319,7 +319,7 @@ class BanditLearner(Resumable):
         return {name: from_numpy(np.array(values)).expand(shape) for name, values in outputs.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers in [0, 1) that break ties in `act`, `[S, rows]`."""
+        """Return the random numbers in [0, 1) that break ties in `act`, `[rows]` of one seed."""
         return self._player.noise(rows, generator)
 
     @cached_property

@@ -314,7 +314,7 @@ class TabularLearner(DeclaredState):
         return {name: from_numpy(np.array(values)) for name, values in outputs.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
+        """Return the random numbers in [0, 1) for exploration in `act`, `[rows]` of one seed."""
         return self._player.noise(rows, generator)
 
     @property
@@ -387,8 +387,8 @@ class Player:
         return from_numpy(passed.sum(axis=2)), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
-        return torch.rand(len(self._rngs), rows, generator=generator, dtype=torch.float64)
+        """Return the random numbers in [0, 1) for exploration in `act`, `[rows]` of one seed."""
+        return torch.rand(rows, generator=generator, dtype=torch.float64)
 
 
 def shares(mask: NDArray[np.bool_]) -> Floats:

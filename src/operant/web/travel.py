@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from operant import streams
 from operant.build import reassemble
+from operant.runtime.acting import draw_noise
 from operant.runtime.experiment import Numbering
 from operant.runtime.learner import Describing
 from operant.runtime.run import Run, RunError
@@ -103,7 +104,7 @@ class _Open:
     def _stage(self, seed_index: int, *, sample: bool) -> Stage:
         """Return the environment of a seed's policy as in `operant watch`, rendered if possible."""
         learner, settings = self.trained.experiment.learner, self.trained.run.settings
-        stream = streams.torch_generator(settings.seeds[0], "watching", device=self.trained.device)
+        generators = streams.of_seeds(settings.seeds, "watching", device=self.trained.device)
         policy = learner
         if self._is_table:
             from operant.tabular.learner import Player  # noqa: PLC0415 - only tables need numba and scipy
@@ -112,7 +113,7 @@ class _Open:
         options: dict[str, Any] = {
             "seeds": settings.seeds,
             "index": seed_index,
-            "noise": (lambda: policy.noise(1, stream)) if sample else None,
+            "noise": (lambda: draw_noise(policy, 1, generators[seed_index : seed_index + 1])[0]) if sample else None,
             "max_steps": MOST_STEPS,
             "env_kwargs": self.trained.evaluation_kwargs,
             "device": self.trained.device,

@@ -352,8 +352,8 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return result.actions.view(boards.shape[:2]), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.planner.noise((len(self.agent.parameters), rows, self.game.actions), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.planner.noise((rows, self.game.actions), generator)
 
     def for_seed(self, seed: int) -> Self:
         """Return a player of a single seed."""

@@ -371,10 +371,10 @@ class Dreamer(ReplayLearner):
         return self.actions.to_env(actions), after
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action, and of the state, for each of `rows` environments per seed."""
-        rssm, shape = self.networks.shape.world.rssm, (len(self.seeds), rows)
-        chance = streams.gumbel((*shape, rssm.stoch * rssm.classes), generator)
-        return torch.cat((chance, self.actions.noise(shape, generator)), -1)
+        """Sample the noise of one action, and of the state, for each of `rows` environments of one seed."""
+        rssm = self.networks.shape.world.rssm
+        chance = streams.gumbel((rows, rssm.stoch * rssm.classes), generator)
+        return torch.cat((chance, self.actions.noise((rows,), generator)), -1)
 
     def begin_anew(self) -> None:
         """Forget the episodes in progress."""

@@ -339,8 +339,8 @@ class MRQ(Resumable):
         return self.actions.to_env(actions), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.actions.noise((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.actions.noise((rows,), generator)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state exactly; an invalid state leaves the learner unchanged."""

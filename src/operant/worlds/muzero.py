@@ -416,8 +416,8 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         return result.actions.view(inputs.shape[:2]) + self.first_action, None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.planner.noise((len(self.parameters), rows, self.shape.actions), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.planner.noise((rows, self.shape.actions), generator)
 
     def moves(self, positions: Positions) -> Tensor:
         """Return the best actions `[S * M]` by search in positions that have not ended."""

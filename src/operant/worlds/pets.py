@@ -235,8 +235,8 @@ class PETS(Resumable):
         return self.bounds.to_env(action), _rest(mean)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of one action for each of `rows` environments per seed."""
-        return self.bounds.normal((len(self.seeds), rows), generator)
+        """Sample the noise of one action for each of `rows` environments of one seed."""
+        return self.bounds.normal((rows,), generator)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state exactly, or with new episodes and plans (`operant.envs.begins_anew`)."""

@@ -436,8 +436,8 @@ class WorldModels(ReplayLearner):
         return self.actions.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Sample the noise of the latent vectors of `rows` environments per seed."""
-        shape = len(self.seeds), rows, self.config.latent_size
+        """Sample the noise of the latent vectors of `rows` environments of one seed."""
+        shape = rows, self.config.latent_size
         return torch.empty(shape, device=generator.device).normal_(generator=generator)
 
     def load_state_dict(self, state: State) -> None:
