@@ -244,6 +244,38 @@ class Failing(Summed):
         return self.missing(obs)
 
 
+class Frozen(nn.Linear):
+    """Encoder whose parameters are not learned, but seem to be."""
+
+    def __init__(self, inputs):
+        super().__init__(inputs, 4)
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    @torch.no_grad()
+    def forward(self, obs):
+        return super().forward(obs)
+
+
+class Ignored(Frozen):
+    def forward(self, obs):
+        return 2 * obs
+
+
+@pytest.mark.parametrize("make", [Frozen, Ignored])
+def test_an_encoder_without_parameters_that_learn_trains_the_dense_layers(make):
+    def frozen(inputs):
+        return make(inputs).requires_grad_(requires_grad=False)
+
+    network = network_for((D,), [3], activation="tanh", encoder=frozen)
+    parameters = torch.stack([network.initial(rng(), [(3, 1.0)])])
+    layers = network.layers(parameters)
+    trace = network.trace(layers, torch.rand(1, M, D, generator=rng()))
+    gradient = torch.cat(network.pullback(layers, trace, torch.ones(1, M, 3)), dim=1)
+    assert gradient.shape == parameters.shape
+    assert (gradient != 0).any()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -253,6 +285,11 @@ class Failing(Summed):
         (InPlace, r"InPlace changes its observations in place, .*: let forward compute new tensors"),
         (Summed, r"forward of Summed must return features \[3, ...\] of 3 observations, got shape \[\]"),
         (lambda inputs: nn.Linear(inputs + 1, 3), r"Linear does not take observations of shape \[3, 4\]: RuntimeError"),
+        (
+            Frozen,
+            r"Frozen returns does not depend on its parameters.*; set requires_grad=False .* of torch.no_grad",
+        ),
+        (Ignored, "what Ignored returns does not depend on its parameters"),
         (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* returned 3"),
     ],
 )

@@ -205,6 +205,13 @@ class Detached(Both):
         return policy.detach(), value.detach()
 
 
+class Fixed(Both):
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter.requires_grad_(requires_grad=False))
+
+
 @pytest.mark.parametrize(
     ("make", "outputs", "message"),
     [
@@ -218,6 +225,7 @@ class Detached(Both):
         (lambda inputs, outputs: Values(inputs, 5), (A,), r"must return \[3, 3\] for 3 samples, got \[3, 5\]"),
         (Squeezing, (A, 1), r"for 1 samples, got \(\[3\], \[1\]\)"),
         (Detached, (A, 1), "what Detached returns does not depend on its parameters"),
+        (Fixed, (A, 1), "Fixed has no parameters that require a gradient, so that it could not learn"),
         (lambda inputs: nn.Linear(inputs, 2), (A,), r"<lambda>\(4, 3\) cannot be created: TypeError"),
         (lambda inputs, outputs: nn.Linear(inputs + 1, outputs), (A,), r"Linear does not take observations of shape"),
     ],

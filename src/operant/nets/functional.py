@@ -45,7 +45,8 @@ class FunctionalModule(ABC):
 
     Raises:
         ModuleError: if the module changes its constants or initializes them at random, draws initial parameters from
-            another generator than torch's, samples random numbers, or has inputs or outputs of the wrong shape.
+            another generator than torch's, samples random numbers, or has inputs or outputs of the wrong shape, or
+            outputs that do not depend on its parameters.
     """
 
     KIND = "an encoder"
@@ -68,6 +69,8 @@ class FunctionalModule(ABC):
         self._require_constants()
         self._require_seed()
         self.tried = [self._try(samples) for samples in trials]
+        if self.names:
+            self._require_gradient()
         self.at_once = self._stacks()
 
     @property
@@ -166,6 +169,18 @@ class FunctionalModule(ABC):
                     f"{self.name} samples random numbers (Dropout?), which would not belong to a seed: remove them"
                 )
         return single
+
+    def _require_gradient(self) -> None:
+        """Check that the outputs depend on the parameters."""
+        own = self.flat(self.module).requires_grad_()
+        with torch.enable_grad():
+            found = self.call(own, *(given[0] for given in self._trial_inputs(3)))
+        if not found.requires_grad:
+            raise ModuleError(
+                f"what {self.name} returns does not depend on its parameters, so that they could not learn: forward "
+                "must neither detach its outputs nor leave torch; set requires_grad=False on the parameters of a "
+                "pretrained part, instead of torch.no_grad or detach"
+            )
 
     @property
     def _taken(self) -> str:

@@ -37,7 +37,7 @@ class StackedNetwork(FunctionalModule):
         size: P, number of parameters of one network.
 
     Raises:
-        ModuleError: if `FunctionalModule` raises it, or the outputs do not depend on the parameters.
+        ModuleError: if `FunctionalModule` raises it, or no parameter requires a gradient.
     """
 
     KIND = "a network"
@@ -47,11 +47,10 @@ class StackedNetwork(FunctionalModule):
         inputs = [self.shape, (beside,)] if beside else [self.shape]
         super().__init__(make, (made_from(self.shape), beside or self.outputs[0]), inputs, trials=(3, 1))
         self.size = self.parameters
-        own = self.flat(self.module).requires_grad_()
-        if not self.call(own, *(given[0] for given in self._trial_inputs(3))).requires_grad:
+        if not self.names:
             raise ModuleError(
-                f"what {self.name} returns does not depend on its parameters, so that it could not learn: it needs "
-                "some, and forward must neither detach its outputs nor leave torch"
+                f"{self.name} has no parameters that require a gradient, so that it could not learn: a network that "
+                "replaces all layers needs some"
             )
 
     def check(self, found: Any, samples: int) -> Tensor:
