@@ -142,6 +142,11 @@ def test_a_mask_alone_is_rejected():
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
+def test_empty_observations_are_rejected():
+    with pytest.raises(ValueError, match=r"observations of Box.* are empty: add inputs for the policy"):
+        Features.of(box(0), ACTIONS)
+
+
 @pytest.mark.parametrize(("shape", "warned"), [((32, 32, 3), True), ((1, 16, 20), True), ((8, 8, 3), False)])
 def test_images_of_floats_are_flattened_with_a_warning(shape, warned, caplog):
     found = Features.of(spaces.Box(0.0, 1.0, shape, np.float32), spaces.Discrete(2))

@@ -213,14 +213,16 @@ def test_invalid_rows_do_not_enter():
 class Brief(gymnasium.Env):
     """Episodes of one step, from 5 to 0."""
 
-    observation_space = gymnasium.spaces.Box(0, 5, (1,))
     action_space = gymnasium.spaces.Discrete(2)
 
+    def __init__(self, shape=(1,)):
+        self.observation_space = gymnasium.spaces.Box(0, 5, shape)
+
     def reset(self, *, seed=None, options=None):
-        return np.full(1, 5, np.float32), {}
+        return np.full(self.observation_space.shape, 5, np.float32), {}
 
     def step(self, action):
-        return np.zeros(1, np.float32), 1.0, True, False, {}
+        return np.zeros(self.observation_space.shape, np.float32), 1.0, True, False, {}
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -234,6 +236,17 @@ def test_every_autoreset_mode_counts_first_observations_and_not_final_ones(mode)
     assert env._obs_moments.mean.item() == 5.0
     assert env._obs_moments.count.item() == 2 * (1 + steps)
     assert env._return_moments.count.item() == 2 * steps
+
+
+def test_observations_without_axes_are_those_with_one():
+    single, plain = (
+        Normalize(GymnasiumEnv(SyncVectorEnv([partial(Brief, shape)] * 2), [1, 2]), seeds=1, gamma=GAMMA)
+        for shape in ((), (1,))
+    )
+    assert torch.equal(single.reset(), plain.reset().squeeze(1))
+    for _ in range(3):
+        found, expected = (env.step(torch.zeros(2, dtype=torch.int64)).obs for env in (single, plain))
+        assert torch.equal(found, expected.squeeze(1))
 
 
 def test_wrong_arguments_are_named():

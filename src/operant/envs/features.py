@@ -51,8 +51,8 @@ class Features:
         """Return the features of the observations of `space`.
 
         Raises:
-            ValueError: a dictionary has several images, an image in a nested dictionary, or only a mask, or the mask
-                does not match the actions.
+            ValueError: a dictionary has several images, an image in a nested dictionary, or only a mask, the mask does
+                not match the actions, or the observations are empty.
             TypeError: a part of the space is not an array of fixed shape.
         """
         if is_image(space):
@@ -68,7 +68,8 @@ class Features:
             slices[image[0]] = slice(0, math.prod(image[1].shape))
             return replace(_with_image(*image, width, masked, encode), slices=slices)
         if width == masked:
-            raise ValueError(f"observations of {space} contain only a mask: add inputs for the policy")
+            found = "contain only a mask" if masked else "are empty"
+            raise ValueError(f"observations of {space} {found}: add inputs for the policy")
         return cls((width,), masked, encode, slices=slices)
 
     @classmethod

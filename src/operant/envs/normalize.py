@@ -194,7 +194,7 @@ class Normalize(Wrapper):
     def _new_obs(self, obs: Tree, counted: Tensor | None) -> Tree:
         if self._observations and self.training:
             rows = self._by_seed(cast(Tensor, obs))
-            finite = rows.isfinite().flatten(2).all(2)
+            finite = rows.isfinite().reshape(*rows.shape[:2], -1).all(2)
             self._obs_moments.update(rows, finite if counted is None else finite & counted)
         return self.normalize(obs)
 
