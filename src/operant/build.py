@@ -19,7 +19,7 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.edits import require_seeds
 from operant.runtime.experiment import Experiment, env_of
-from operant.runtime.idle import warn_of_idle, warn_of_idle_in
+from operant.runtime.idle import warn_of_idle, warn_of_idle_in, warn_of_idle_settings
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.learner import HasAgent, HasCriticKind, HasWeights, NetworkAgent
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
@@ -163,10 +163,11 @@ def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
     """Return device, threads and precision of a new run, with automatic settings resolved.
 
-    Small networks are fastest on one CPU thread. Hyperparameters without an effect cause warnings.
+    Small networks are fastest on one CPU thread. Hyperparameters and settings without an effect cause warnings.
     """
     require_own(settings, entry.package)
     warn_of_idle(entry, settings.task, config)
+    warn_of_idle_settings(settings)
     language = entry.package == "language"
     large = language and not package(entry).built_in(config)
     device = chosen_device(settings.device, large=large)

@@ -5,7 +5,10 @@ import pytest
 import operant
 from operant import catalog
 from operant.envs import make
-from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in
+from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in, warn_of_idle_settings
+from operant.runtime.settings import Settings
+
+WHOLE = {"actor_network": "torch.nn:Identity", "critic_network": "torch.nn:Identity"}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,28 @@ from operant.runtime.idle import CONDITIONS, warn_of_idle, warn_of_idle_in
             "hidden_sizes=(999,) has no effect with network=torch.nn:Identity",
         ),
         ("ppo", "CartPole-v1", {"network": "torch.nn:Identity"}, ""),
+        *(
+            (
+                "ppo-penalty",
+                "CartPole-v1",
+                {"objective": "operant.control.ppo:penalized", name: value},
+                f"{name}={value} has no effect with objective=operant.control.ppo:penalized, which gets kl_coef as a",
+            )
+            for name, value in (("kl_coef_target", 0.5), ("kl_coef_rounds", 3))
+        ),
+        ("ppo", "CartPole-v1", {"objective": "operant.control.ppo:penalized", "kl_coef": 0.5}, ""),
+        ("ppo", "CartPole-v1", {"objective": "penalty", "kl_coef_target": 0.5, "kl_coef_rounds": 3}, ""),
+        (
+            "sac",
+            "Pendulum-v1",
+            {**WHOLE, "hidden_sizes": (999,)},
+            "hidden_sizes=(999,) has no effect with actor_network and critic_network, which have all layers",
+        ),
+        ("td3", "Pendulum-v1", {**WHOLE, "activation": "tanh"}, "activation=tanh has no effect with actor_network and"),
+        ("sac", "Pendulum-v1", {"actor_network": "torch.nn:Identity", "hidden_sizes": (999,)}, ""),
+        ("impala", "CartPole-v1", {"deadline": 5.0}, "deadline=5.0 has no effect with workers=0"),
+        ("impala", "CartPole-v1", {"deadline": 5.0, "workers": 1}, ""),
+        ("a3c", "CartPole-v1", {"deadline": 5.0}, ""),
         ("ppo", "Pendulum-v1", {"sde_sample_freq": 4}, "sde_sample_freq=4 has no effect with use_sde=False"),
         (
             "reinforce",
@@ -307,6 +332,14 @@ def test_training_names_a_standard_deviation_of_discrete_actions(caplog, tmp_pat
     options = {"num_envs": 1, "num_steps": 4, "seeds": 1, "budget": 4, "evaluate_episodes": 1, "progress": "silent"}
     operant.train("a2c", "CartPole-v1", log_std_init=-1.0, run=tmp_path / "run", **options)
     assert "log_std_init=-1.0 has no effect" in caplog.text
+
+
+def test_a_time_limit_of_workers_in_this_process_is_named(caplog):
+    for options in ({"worker_seconds": 5.0, "vectorization": "async"}, {}):
+        warn_of_idle_settings(Settings("ppo", "CartPole-v1", **options))
+    assert not caplog.records
+    warn_of_idle_settings(Settings("ppo", "CartPole-v1", worker_seconds=5.0))
+    assert "worker_seconds=5.0 has no effect, because environments are in this process: leave it out" in caplog.text
 
 
 def test_no_default_or_preset_is_named(caplog):

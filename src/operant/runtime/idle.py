@@ -1,4 +1,4 @@
-"""Hyperparameters without an effect: `warn_of_idle`, `warn_of_idle_in`."""
+"""Hyperparameters and settings without an effect: `warn_of_idle`, `warn_of_idle_in`, `warn_of_idle_settings`."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,7 @@ from operant.envs import BatchEnv, is_image, unwrapped
 from operant.envs.spaces import is_box
 from operant.envs.worlds.games import changing_wrappers, rules_of
 from operant.runtime.configuration import configuration
+from operant.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,13 @@ CONDITIONS = (
     Condition(("ranking_loss", "centering_examples"), "supervision", ("process",), "outcome"),
     Condition(("step_separator", "steps_finished"), "supervision", ("outcome",), "process"),
     Condition(("validations",), "keep_best", (False,), "true"),
+    Condition(("deadline",), "workers", (0,), "2"),
 )
 
 
 _SCHEDULES = ("step_size_schedule", "exploration_schedule")
+_OBJECTIVES = ("clip", "penalty", "clip-and-penalty")
+"""PPO's own objectives, whose other conditions are above."""
 
 SLOWEST = 10_000
 """Gradient steps in which target networks follow at the slowest without a warning: the interval of copies of DQN's
@@ -127,15 +131,26 @@ def _idle(config: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     if (network := getattr(config, "network", None)) is not None:
         reason = f" with network={network}, which has all layers: leave it out"
         yield ("hidden_sizes", "activation", "share_features"), reason
+    if all(getattr(config, f"{name}_network", None) is not None for name in ("actor", "critic")):
+        reason = " with actor_network and critic_network, which have all layers: leave it out"
+        yield ("hidden_sizes", "activation"), reason
+    if hasattr(config, "kl_coef_rounds") and config.objective not in _OBJECTIVES:
+        reason = f" with objective={config.objective}, which gets kl_coef as a constant beta: leave it out"
+        yield ("kl_coef_target", "kl_coef_rounds"), reason
+    if all(getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES):
+        reason = ", because nothing has a schedule in episodes or steps: leave it out, or set exploration_schedule or "
+        yield ("schedule_unit",), f"{reason}step_size_schedule"
+    yield from _idle_in_language(config)
+
+
+def _idle_in_language(config: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield fields of language models without an effect, and the reason."""
     if init := getattr(config, "init", ""):
         yield ("model",), f" with init={init}, whose model is trained further: leave out one of them"
     if dataset := getattr(config, "dataset", ""):
         yield ("train_examples",), f" with dataset={dataset}, whose rows are all used: leave it out"
     elif getattr(config, "supervision", "outcome") == "process":
         yield ("rewards", "reward_weights"), ", because answers are rewarded for their steps alone: leave it out"
-    if all(getattr(config, name, "constant") in ("constant", "visits") for name in _SCHEDULES):
-        reason = ", because nothing has a schedule in episodes or steps: leave it out, or set exploration_schedule or "
-        yield ("schedule_unit",), f"{reason}step_size_schedule"
 
 
 def _warn_of_slow_targets(algorithm: Algorithm, config: Any, usual: Sequence[Any]) -> None:
@@ -146,6 +161,20 @@ def _warn_of_slow_targets(algorithm: Algorithm, config: Any, usual: Sequence[Any
             "%s: with tau=%s and target_update_interval=%s the target network moves by %s of the difference every %s "
             "gradient steps: set target_update_interval to 1 for soft updates at every step, or tau to 1 for copies",
             *(algorithm.name, tau, interval, f"{tau:.3g}", interval),
+        )
+
+
+def warn_of_idle_settings(settings: Settings) -> None:
+    """Log a warning for a time limit of worker processes if there are none.
+
+    Args:
+        settings: settings of a new run.
+    """
+    if settings.vectorization == "sync" and settings.worker_seconds != Settings.worker_seconds:
+        logger.warning(
+            "worker_seconds=%s has no effect, because environments are in this process: leave it out, or use "
+            "vectorization='async'",
+            settings.worker_seconds,
         )
 
 
