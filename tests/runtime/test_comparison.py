@@ -12,7 +12,7 @@ from operant.runtime.comparison import (
     improvement_probability,
     learning_curve,
     metric_curve,
-    paired_bootstrap,
+    two_sample_bootstrap,
 )
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
@@ -241,7 +241,7 @@ def test_the_interval_covers_the_true_probability_about_at_its_level():
     generator = np.random.default_rng(0)
     hits = 0
     for _ in range(60):
-        low, high = paired_bootstrap(
+        low, high = two_sample_bootstrap(
             generator.normal(size=20), generator.normal(size=20), improvement_probability, repetitions=200
         )
         hits += low <= 0.5 <= high

@@ -291,11 +291,11 @@ def _standing(
         final=final,
         curve=curve,
         improvement=improvement_probability(ours, others),
-        improvement_interval=half if same else paired_bootstrap(ours, others, improvement_probability),
+        improvement_interval=half if same else two_sample_bootstrap(ours, others, improvement_probability),
         difference=final.mean - first.mean if mean else final.iqm - first.iqm,
         difference_interval=none
         if same
-        else paired_bootstrap(ours, others, lambda a, b: float(statistic(a) - statistic(b))),
+        else two_sample_bootstrap(ours, others, lambda a, b: float(statistic(a) - statistic(b))),
         budget=budget,
         metric=metric,
         center=final.mean if mean else final.iqm,
@@ -304,7 +304,7 @@ def _standing(
     )
 
 
-def paired_bootstrap(
+def two_sample_bootstrap(
     scores: ArrayLike,
     others: ArrayLike,
     statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float],
