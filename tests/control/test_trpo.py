@@ -290,7 +290,7 @@ def test_a_step_that_cannot_be_made_small_enough_is_given_up():
     assert shrunk.any()
     assert torch.equal(scales[1], (~shrunk).float())
     assert torch.equal((trpo.actor == before).all(1), shrunk)
-    assert not trpo.rejected.any(), "a step that is too long is no error"
+    assert not trpo.skipped.any(), "a step that is too long is no error"
 
 
 def test_the_critic_descends_its_loss_and_leaves_the_policy_alone():
@@ -522,4 +522,4 @@ def test_a_policy_whose_every_step_is_rejected_causes_a_warning(caplog):
     trpo = learner(cg_damping=0.0, cg_max_steps=50, num_steps=64)
     train(trpo, budget=12 * trpo.rollout_steps, progress="silent")
     texts = [record.getMessage() for record in caplog.records]
-    assert sum("rejected, so its policy does not change (health/refused_steps)" in text for text in texts) == 2
+    assert sum("rejected, so its policy does not change (health/rejected_steps)" in text for text in texts) == 2

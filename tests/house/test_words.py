@@ -112,7 +112,6 @@ MEANT = {
     "{told}": "a variable",
     "columns(told": "a variable",
     "'pictures'": "an entry of saved states",
-    "health/refused_steps": "a metric",
     ".*refused": "a message of the operating system",
     "| at once |": "a name in recorded results",
     "but for the luck": "a name in recorded results",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import NonFiniteError
-from operant.runtime.metrics_window import DROPPED, DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
+from operant.runtime.metrics_window import DROPPED, DropWatch, Guard, RejectionWatch, SkipWatch, Window, summarize
 
 NAN = math.nan
 
@@ -207,11 +207,11 @@ def test_other_metrics_may_be_anything():
 
 
 def test_a_policy_that_stays_where_it_is_is_warned_of_once_a_seed(caplog):
-    watch = RefusalWatch(patience=3)
-    for refused in ([0, 1], [1, 1], [0, 1], [0, 1], [0, 1], [0, 0]):
-        watch.check({"health/refused_steps": np.array([refused], dtype=float)})
+    watch = RejectionWatch(patience=3)
+    for rejected in ([0, 1], [1, 1], [0, 1], [0, 1], [0, 1], [0, 0]):
+        watch.check({"health/rejected_steps": np.array([rejected], dtype=float)})
     watch.check({"losses/value": np.zeros((1, 2))})
-    watch.check({"health/refused_steps": np.ones((3, 2))})
+    watch.check({"health/rejected_steps": np.ones((3, 2))})
     texts = [record.getMessage() for record in caplog.records]
     assert [text.split(" (")[0] for text in texts] == ["3 steps in a row of seed 1", "3 steps in a row of seed 0"]
 

@@ -164,13 +164,13 @@ class TRPO(Resumable):
         agent: policy, value and environments; the learner exposes its `act`, `describe`, `noise` and `close`.
         actor: parameters `[S, D]` of the policies, a view of the agent's.
         critic: parameters of the value networks.
-        rejected: policy steps `[S]` with NaN or Inf.
+        skipped: policy steps `[S]` with NaN or Inf.
 
     Raises:
         ValueError: if the environment is unsupported, or the budget is not positive.
     """
 
-    STATE = ("consumed", "rejected", "agent", "optimizer", "batch_streams")
+    STATE = ("consumed", ("rejected", "skipped"), "agent", "optimizer", "batch_streams")
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class TRPO(Resumable):
         if config.sampling == "vine":
             vine = doors.load(VINE, expected="the vine collector")(self.agent, config)
             self.collect, self.rollout_steps = vine.collect, vine.rollout_steps
-        self.rejected = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
+        self.skipped = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
         self.consumed = 0
 
     @property
@@ -221,9 +221,9 @@ class TRPO(Resumable):
         batch, episodes = self.collect()
         if self.config.normalize_advantage == "batch":
             batch = batch.standardized()
-        rejected, counts = self.rejected.clone(), self.optimizer.counts
+        skipped, counts = self.skipped.clone(), self.optimizer.counts
         metrics = {**episodes, **self.update(batch), **self.fit_critic(batch)}
-        policy = torch.stack((torch.ones_like(rejected), self.rejected - rejected))
+        policy = torch.stack((torch.ones_like(skipped), self.skipped - skipped))
         metrics |= update_metrics(policy + self.optimizer.counts - counts)
         self.consumed += self.rollout_steps
         return metrics
@@ -266,14 +266,14 @@ class TRPO(Resumable):
         )
         self.actor += search.step
         new_loss, kl = tried
-        self.rejected += ~step.isfinite().all(1)
-        refused = ~search.accepted & step.isfinite().all(1) & (step != 0).any(1)
+        self.skipped += ~step.isfinite().all(1)
+        rejected = ~search.accepted & step.isfinite().all(1) & (step != 0).any(1)
         return {
             "losses/policy": torch.where(search.accepted, new_loss, loss),
             "losses/improvement": (loss - new_loss).masked_fill(~search.accepted, 0.0),
             "losses/kl": kl.masked_fill(~search.accepted, 0.0),
             "losses/step_scale": search.scale,
-            "health/refused_steps": refused,
+            "health/rejected_steps": rejected,
             **report,
         }
 

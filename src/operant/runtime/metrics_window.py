@@ -30,7 +30,7 @@ DROPPED = "health/dropped_transitions"
 """Metric with the number of transitions with NaN or Inf."""
 CLIPPED = "health/clipped_targets"
 """Name of the number of training targets outside the range that the networks can represent."""
-REFUSED = "health/refused_steps"
+REJECTED = "health/rejected_steps"
 """Metric with the number of policy steps rejected by the line search."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
@@ -211,7 +211,7 @@ class DropWatch:
         self._dropped, self._steps = np.zeros(1), 0
 
 
-class RefusalWatch:
+class RejectionWatch:
     """Warns once per seed if all policy steps are rejected, so that the policy does not change."""
 
     def __init__(self, patience: int = 10) -> None:
@@ -221,9 +221,9 @@ class RefusalWatch:
 
     def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
         """Check the metrics from `Window.take`."""
-        if REFUSED not in reports:
+        if REJECTED not in reports:
             return
-        for row in reports[REFUSED].reshape(len(reports[REFUSED]), -1):
+        for row in reports[REJECTED].reshape(len(reports[REJECTED]), -1):
             self._streak = (self._streak + 1) * (row > 0)
             for seed in np.flatnonzero(self._streak >= self._patience).tolist():
                 if seed not in self._warned:
@@ -233,7 +233,7 @@ class RefusalWatch:
                         "change (%s): raise the damping, or use fewer iterations of conjugate gradients",
                         self._patience,
                         seed,
-                        REFUSED,
+                        REJECTED,
                     )
 
 

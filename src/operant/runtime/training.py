@@ -22,7 +22,7 @@ from operant.runtime.history import forget_later
 from operant.runtime.learner import Learner, Metrics
 from operant.runtime.ledger import drop_later
 from operant.runtime.metrics import read_records, rewind
-from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
+from operant.runtime.metrics_window import DropWatch, Guard, RejectionWatch, SkipWatch, Window, summarize
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import TRAINING_NOTE, Run, RunError
@@ -221,7 +221,7 @@ class _Session(Generic[L]):
 
     def __post_init__(self) -> None:
         self._window, self._guard, self._skips = Window(), Guard(), SkipWatch()
-        self._drops, self._refusals = DropWatch(), RefusalWatch()
+        self._drops, self._rejections = DropWatch(), RejectionWatch()
         self._start = self.learner.consumed
         self._seconds = 0.0
         self._recorded = (self._start, 0.0)
@@ -319,7 +319,7 @@ class _Session(Generic[L]):
         if returns.size:
             self._return = float(returns.mean()), float(returns.std())
         self.shown.show(self._line())
-        self._refusals.check(reports)
+        self._rejections.check(reports)
         self._skips.check(reports)
         self._guard.check(reports)
         self._drops.check(reports, steps)
