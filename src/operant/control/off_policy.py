@@ -21,7 +21,7 @@ from operant.nets import (
     whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
-from operant.runtime.budget import iterations, whole_rollouts
+from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
@@ -150,9 +150,7 @@ def planned_updates(config: TurnsConfig, budget: int) -> int:
         config: its hyperparameters.
         budget: environment steps per seed.
     """
-    drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
-    turns = iterations(budget - drawn, config.rounds_per_iteration * config.rollout_steps)
-    return max(turns, 1) * config.rounds_per_iteration * config.gradient_steps
+    return _planned(config, budget)[1] * config.gradient_steps
 
 
 def planned_steps(config: TurnsConfig, budget: int) -> int:
@@ -162,8 +160,15 @@ def planned_steps(config: TurnsConfig, budget: int) -> int:
         config: its hyperparameters.
         budget: environment steps per seed.
     """
+    drawn, rounds = _planned(config, budget)
+    return drawn + rounds * config.rollout_steps
+
+
+def _planned(config: TurnsConfig, budget: int) -> tuple[int, int]:
+    """Return the number of steps per seed with random actions, and of the rounds after them."""
     drawn = iterations(config.learning_starts, config.num_envs) * config.num_envs
-    return drawn + whole_rollouts(budget - drawn, config.rounds_per_iteration * config.rollout_steps)
+    turns = iterations(budget - drawn, config.rounds_per_iteration * config.rollout_steps)
+    return drawn, max(turns, 1) * config.rounds_per_iteration
 
 
 def merge(reports: Sequence[Metrics]) -> Metrics:
