@@ -3,6 +3,7 @@
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.factory import Experiment, assemble
+from operant.control.impala import IMPALA, IMPALAConfig
 from operant.control.ppo import PPO, PPOConfig
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from operant.control.reinforce import Reinforce, ReinforceConfig
@@ -15,6 +16,7 @@ from operant.runtime.configuration import configuration
 __all__ = [
     "A2C",
     "DQN",
+    "IMPALA",
     "PPO",
     "SAC",
     "TD3",
@@ -24,6 +26,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSACConfig",
     "Experiment",
+    "IMPALAConfig",
     "PPOConfig",
     "RecurrentPPO",
     "RecurrentPPOConfig",
