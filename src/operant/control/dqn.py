@@ -179,7 +179,7 @@ class DQN(Resumable):
 
     NETWORKS: ClassVar = ("parameters", "target_parameters")
     """Weights for exports and other runs."""
-    STATE = (*("consumed", "updates", *NETWORKS, "optimizer", "experience", "priorities", "streams"),)
+    STATE = ("consumed", "updates", *NETWORKS, "optimizer", "experience", "priorities", "streams")
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ class DQN(Resumable):
     @torch.no_grad()
     def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
         """Return the action values and their maximum (see `operant.runtime.learner.Describing`)."""
-        q = self.action_values(self.experience.collector.features.by_seed(obs))
+        q = self.action_values(self.experience.read(obs))
         return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:

@@ -205,8 +205,13 @@ class Reinforce(Resumable):
     """
 
     STATE = (
-        *("consumed", "used", "batches", ("parameters", "agent.parameters")),
-        *("optimizer", "critic_optimizer", "measured"),
+        "consumed",
+        "used",
+        "batches",
+        ("parameters", "agent.parameters"),
+        "optimizer",
+        "critic_optimizer",
+        "measured",
     )
     """Random streams are derived from the batch index and need no state."""
 

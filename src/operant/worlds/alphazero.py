@@ -121,8 +121,16 @@ class AlphaZero(BoardGamePlayer, Resumable):
     """
 
     STATE = (
-        *("consumed", ("parameters", "agent.parameters"), "optimizer", "own", "opponent", "streams"),
-        *("boards", "policies", "returns", "stored"),
+        "consumed",
+        ("parameters", "agent.parameters"),
+        "optimizer",
+        "own",
+        "opponent",
+        "streams",
+        "boards",
+        "policies",
+        "returns",
+        "stored",
     )
 
     def __init__(
