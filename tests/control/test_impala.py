@@ -21,8 +21,8 @@ from control.learners import (
 from control.probes import PROBES, Aimed, Chosen, Delayed, Matched, Pendular
 from host_here import HostHere, Uneven
 from operant import catalog, hosts, ops
-from operant.control.a2c import A2C, A2CConfig
-from operant.control.impala import DROPPED, IMPALA, LOST, PRESETS, Actor, IMPALAConfig
+from operant.control import A2C, IMPALA, A2CConfig, IMPALAConfig
+from operant.control.impala import DROPPED, LOST, PRESETS, Actor
 from operant.envs import Wrapper, make
 from operant.nets import Pass
 from operant.runtime.configuration import configuration
