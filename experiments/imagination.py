@@ -53,18 +53,18 @@ def compare(learner: Dreamer, seed: int) -> dict[str, Any]:
     """Return errors of open-loop predictions, returns imagined and real, and one episode next to its prediction."""
     draw = torch.Generator().manual_seed(seed)
     env = envs.make(TASK, EPISODES, [seed], purpose="imagination")
-    obs, memory = env.reset(), None
-    seen, memories, actions, rewards = [], [], [], []
+    obs, hidden_state = env.reset(), None
+    seen, hidden_states, actions, rewards = [], [], [], []
     for _ in range(CONTEXT + AHEAD):
-        taken, memory = learner.act(obs.unsqueeze(0), memory, learner.noise(EPISODES, draw).unsqueeze(0))
+        taken, hidden_state = learner.act(obs.unsqueeze(0), hidden_state, learner.noise(EPISODES, draw).unsqueeze(0))
         step = env.step(taken[0])
         seen.append(obs)
-        memories.append(memory)
-        actions.append(memory[..., -learner.actions.width :])
+        hidden_states.append(hidden_state)
+        actions.append(hidden_state[..., -learner.actions.width :])
         rewards.append(step.reward)
         obs = step.obs
     env.close()
-    begin, truth = memories[CONTEXT - 1], torch.stack(seen[CONTEXT:])
+    begin, truth = hidden_states[CONTEXT - 1], torch.stack(seen[CONTEXT:])
     predicted = open_loop(learner, begin, torch.stack(actions[CONTEXT - 1 : -1]), draw)
     scale = torch.stack(seen).flatten(0, 1).std(0)
     still = seen[CONTEXT - 1].expand_as(truth)
@@ -83,10 +83,10 @@ def compare(learner: Dreamer, seed: int) -> dict[str, Any]:
     }
 
 
-def state_of(learner: Dreamer, memory: Tensor) -> State:
-    """Return the states in memories `[1, N, ...]`, without the last actions."""
+def state_of(learner: Dreamer, hidden_state: Tensor) -> State:
+    """Return the states in hidden_states `[1, N, ...]`, without the last actions."""
     rssm = learner.networks.shape.world.rssm
-    deter, stoch, _ = memory.split([rssm.deter, rssm.stoch * rssm.classes, learner.actions.width], -1)
+    deter, stoch, _ = hidden_state.split([rssm.deter, rssm.stoch * rssm.classes, learner.actions.width], -1)
     return State(deter, stoch)
 
 
@@ -96,10 +96,10 @@ def chance(learner: Dreamer, rows: int, draw: torch.Generator) -> Tensor:
     return streams.gumbel((1, rows, rssm.stoch, rssm.classes), draw)
 
 
-def open_loop(learner: Dreamer, memory: Tensor, actions: Tensor, draw: torch.Generator) -> Tensor:
+def open_loop(learner: Dreamer, hidden_state: Tensor, actions: Tensor, draw: torch.Generator) -> Tensor:
     """Return decoded observations `[AHEAD, N, D]`, the mean over `DREAMS` draws, after actions `[AHEAD, 1, N, A]`."""
     world = learner.agent.world
-    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, memory)))
+    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, hidden_state)))
     decoded = []
     for action in actions:
         state = world.rssm.imagine(state, action.repeat(1, DREAMS, 1), chance(learner, state.deter.shape[1], draw))
@@ -108,11 +108,11 @@ def open_loop(learner: Dreamer, memory: Tensor, actions: Tensor, draw: torch.Gen
     return torch.stack(decoded)
 
 
-def dream(learner: Dreamer, memory: Tensor, draw: torch.Generator) -> Tensor:
+def dream(learner: Dreamer, hidden_state: Tensor, draw: torch.Generator) -> Tensor:
     """Return imagined rewards `[AHEAD, N]`, the mean over `DREAMS` draws; the first is that of the last real action."""
     agent, width = learner.agent, learner.actions.width
-    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, memory)))
-    action = memory[..., -width:].repeat(1, DREAMS, 1)
+    state = State(*(part.repeat(1, DREAMS, 1) for part in state_of(learner, hidden_state)))
+    action = hidden_state[..., -width:].repeat(1, DREAMS, 1)
     rewards = []
     for _ in range(AHEAD):
         rows = state.deter.shape[1]

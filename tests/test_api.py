@@ -253,9 +253,9 @@ def played(trained, **options):
     env = gymnasium.make(trained.run.settings.task)
     place = options.get("seed_index", 0)
     (row,) = streams.row_seeds([trained.run.settings.seeds[place]], 1, "evaluation")
-    (obs, _), memory, score, over = env.reset(seed=streams.episode_seed(row, 0)), None, 0.0, False
+    (obs, _), hidden_state, score, over = env.reset(seed=streams.episode_seed(row, 0)), None, 0.0, False
     while not over:
-        action, memory = trained.predict(obs, memory, **options)
+        action, hidden_state = trained.predict(obs, hidden_state, **options)
         assert env.action_space.contains(action)
         obs, reward, terminated, truncated, _ = env.step(action)
         score, over = score + reward, terminated or truncated

@@ -155,7 +155,7 @@ class Acts(Mean):
         super().__init__(seeds)
         self.env = make("CartPole-v1", 3, seeds)
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         return torch.zeros(obs.shape[:2], dtype=torch.int64), None
 
     def noise(self, rows, generator):
@@ -171,13 +171,13 @@ class NeverDraws(Acts):
 
 
 class ActsFlat(Acts):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0].flatten(), None
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0].flatten(), None
 
 
 class ActsOutside(Acts):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0] + (0 if noise is None else 7), None
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0] + (0 if noise is None else 7), None
 
 
 class ClosesOnce(Mean):

@@ -301,8 +301,8 @@ def test_the_learning_rate_falls_to_zero():
 def test_acting_is_greedy_without_noise_and_explores_with_it():
     dqn = shaken(exploration_initial_eps=0.5, exploration_final_eps=0.5, learning_starts=0)
     obs = torch.randn(2, 4000, 4, generator=torch.Generator().manual_seed(0))
-    greedy, memory = dqn.act(obs, None, None)
-    assert memory is None
+    greedy, hidden_state = dqn.act(obs, None, None)
+    assert hidden_state is None
     assert torch.equal(greedy, dqn.online(obs).argmax(-1))
     noisy, _ = dqn.act(obs, None, draw_noise(dqn, 4000, streams.of_seeds(dqn.seeds, "test")))
     assert (noisy != greedy).double().mean().item() == pytest.approx(0.25, abs=0.03)

@@ -347,8 +347,8 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
 
         device, consumed = plain.learner.device, 0
 
-        def act(self, obs, memory, noise):
-            return act(-obs, memory, noise)
+        def act(self, obs, hidden_state, noise):
+            return act(-obs, hidden_state, noise)
 
     assert dataclasses.replace(wrapped, learner=Same()).evaluate(4).scores == scores
 

@@ -242,8 +242,8 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it(task):
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(2, 50, ppo.agent.collector.obs.shape[-1], generator=generator)
     outputs = ppo.agent.networks.policy(ppo.agent.normalizer.normalize(obs))
-    greedy, memory = ppo.act(obs, None, None)
-    assert memory is None
+    greedy, hidden_state = ppo.act(obs, None, None)
+    assert hidden_state is None
     assert torch.equal(greedy, ppo.agent.head.to_env(ppo.agent.head.mode(outputs, ppo.agent.networks.free)))
     noise = draw_noise(ppo, 50, streams.of_seeds(ppo.seeds, "test"))
     sampled, _ = ppo.act(obs, None, noise)

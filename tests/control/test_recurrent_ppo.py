@@ -130,43 +130,43 @@ def test_a_cue_is_remembered_until_the_end():
 def test_masked_actions_are_never_chosen_and_the_best_of_the_others_is_learned():
     ppo = train(Masked, 20, gamma=0.5)
     obs = {"obs": torch.zeros(2, 3, 1), "action_mask": torch.tensor([0, 1, 1]).expand(2, 3, 3)}
-    actions, memory = ppo.act(obs, None, None)
+    actions, hidden_state = ppo.act(obs, None, None)
     assert (actions == 1).all()
-    assert memory.shape == (2, 3, 6)
+    assert hidden_state.shape == (2, 3, 6)
     assert ppo.agent.parameters.isfinite().all()
 
 
 # Hidden states
 
 
-def follow(ppo, packed, memory):
+def follow(ppo, packed, hidden_state):
     """Process a column of packed steps ``[T, ...]`` of one seed; return the outputs and the hidden state."""
     network, parameters = ppo.agent.network, ppo.agent.parameters
     layers, out = network.layers(parameters[:, : network.size]), []
     for row in packed:
         start = row[-1 - network.units]
-        memory = torch.zeros_like(memory) if start else memory
-        step = torch.cat((row[: network.inputs], torch.zeros(1), memory))
+        hidden_state = torch.zeros_like(hidden_state) if start else hidden_state
+        step = torch.cat((row[: network.inputs], torch.zeros(1), hidden_state))
         outputs, after = network.step(layers, step.view(1, 1, -1).expand(len(parameters), 1, -1))
-        memory = after[0, 0]
+        hidden_state = after[0, 0]
         out.append(outputs[0, 0])
-    return torch.stack(out), memory
+    return torch.stack(out), hidden_state
 
 
 def test_a_rollout_is_what_a_walk_through_its_steps_gives():
     ppo = learner(seeds=(3,), num_steps=40)
     ppo.agent.parameters.mul_(3.0)
     for _ in range(2):
-        memory = ppo.agent.memory.clone()
+        hidden_state = ppo.agent.hidden_state.clone()
         rollout = ppo.agent.collect(40)
         values, _ = rollout.successor_values(ppo.agent.networks.value)
         assert rollout.terminated.any()
         for row in range(4):
-            out, last = follow(ppo, rollout.obs[:, 0, row], memory[0, row])
+            out, last = follow(ppo, rollout.obs[:, 0, row], hidden_state[0, row])
             torch.testing.assert_close(rollout.kept[1][:, 0, row], out[:, :2])
             torch.testing.assert_close(values[:, 0, row], out[:, 2])
             ended = rollout.terminated[-1, 0, row] | rollout.truncated[-1, 0, row]
-            torch.testing.assert_close(ppo.agent.memory[0, row], last * ~ended)
+            torch.testing.assert_close(ppo.agent.hidden_state[0, row], last * ~ended)
             assert ppo.agent.starts[0, row] == ended
             starts = rollout.obs[1:, 0, row, 4] > 0
             assert torch.equal(starts, (rollout.terminated | rollout.truncated)[:-1, 0, row])
@@ -184,10 +184,10 @@ def test_a_truncated_episode_bootstraps_from_its_own_memory():
     rollout = ppo.agent.collect(10)
     values, successors = rollout.successor_values(ppo.agent.networks.value)
     torch.testing.assert_close(successors[:4], values[1:5])
-    memory = ppo.agent.step(rollout.obs[4])[1]
-    going_on = ppo.agent.pack(rollout.final_obs[4, ..., :4], torch.zeros(2, 4, dtype=torch.bool), memory)
+    hidden_state = ppo.agent.step(rollout.obs[4])[1]
+    going_on = ppo.agent.pack(rollout.final_obs[4, ..., :4], torch.zeros(2, 4, dtype=torch.bool), hidden_state)
     torch.testing.assert_close(successors[4], ppo.agent.networks.value(going_on))
-    forgetful = ppo.agent.pack(rollout.final_obs[4, ..., :4], torch.ones(2, 4, dtype=torch.bool), memory)
+    forgetful = ppo.agent.pack(rollout.final_obs[4, ..., :4], torch.ones(2, 4, dtype=torch.bool), hidden_state)
     assert not torch.allclose(successors[4], ppo.agent.networks.value(forgetful))
 
 
@@ -196,14 +196,16 @@ def test_acting_hands_the_memory_on():
     ppo.agent.parameters.mul_(3.0)
     obs = torch.randn(5, 2, 7, 4, generator=torch.Generator().manual_seed(0))
     noise = draw_noise(ppo, 7, streams.of_seeds(ppo.seeds, "test"))
-    memory, actions = None, []
+    hidden_state, actions = None, []
     for step in obs:
-        action, memory = ppo.act(step, memory, noise)
+        action, hidden_state = ppo.act(step, hidden_state, noise)
         actions.append(action)
-    assert memory.shape == (2, 7, 6)
+    assert hidden_state.shape == (2, 7, 6)
     packed = torch.cat((obs, torch.zeros(5, 2, 7, 7)), dim=-1)
     inputs = packed.movedim(1, 0).flatten(1, 2)
-    network = type(ppo.agent.network)(4, (8,), 3, activation="tanh", memory=replace(ppo.config.spec.memory, steps=5))
+    network = type(ppo.agent.network)(
+        4, (8,), 3, activation="tanh", recurrence=replace(ppo.config.spec.recurrence, steps=5)
+    )
     outputs = network.trace(ppo.agent.networks.actor, inputs)[-1].view(2, 5, 7, 3)[..., :2]
     expected = ppo.agent.head.sample(outputs, ppo.agent.networks.free, noise.unsqueeze(1).expand_as(outputs))
     assert torch.equal(torch.stack(actions, dim=1), expected)
@@ -222,13 +224,13 @@ def slow_loss(ppo, parameters, part, sequences):
     steps, total = part.obs.shape[1] // sequences, 0.0
     for s in range(len(ppo.seeds)):
         for k in range(sequences):
-            memory = part.obs[s, k, -network.units :]
+            hidden_state = part.obs[s, k, -network.units :]
             for t in range(steps):
                 i = t * sequences + k
-                memory = torch.zeros(network.units) if part.obs[s, i, network.inputs] else memory
-                row = torch.cat((part.obs[s, i, : network.inputs], torch.zeros(1), memory))
+                hidden_state = torch.zeros(network.units) if part.obs[s, i, network.inputs] else hidden_state
+                row = torch.cat((part.obs[s, i, : network.inputs], torch.zeros(1), hidden_state))
                 out, after = network.step(bound.layers, row.expand(len(parameters), 1, -1))
-                memory = after[s, 0]
+                hidden_state = after[s, 0]
                 if ppo.agent.head.free:
                     policy = Independent(Normal(out[s, 0, :outputs], bound.free[s].exp()), 1)
                 else:

@@ -178,8 +178,8 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     sac.iterate()
     before = sac.state_dict()
     obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
-    greedy, memory = sac.act(obs, None, None)
-    assert memory is None
+    greedy, hidden_state = sac.act(obs, None, None)
+    assert hidden_state is None
     mean, log_std = sac.policy(obs)
     torch.testing.assert_close(greedy, 1 + 2 * mean.tanh())
     noise = draw_noise(sac, 50, streams.of_seeds(sac.seeds, "test"))

@@ -127,8 +127,8 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     sac.iterate()
     before = sac.state_dict()
     obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
-    greedy, memory = sac.act(obs, None, None)
-    assert memory is None
+    greedy, hidden_state = sac.act(obs, None, None)
+    assert hidden_state is None
     assert torch.equal(greedy, 5 + sac.policy(obs).argmax(-1))
     noise = draw_noise(sac, 50, streams.of_seeds(sac.seeds, "test"))
     sampled, _ = sac.act(obs, None, noise)

@@ -150,8 +150,8 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it():
     td3.iterate()
     before = td3.state_dict()
     obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
-    greedy, memory = td3.act(obs, None, None)
-    assert memory is None
+    greedy, hidden_state = td3.act(obs, None, None)
+    assert hidden_state is None
     torch.testing.assert_close(greedy, 1 + 2 * td3.policy(obs))
     noise = draw_noise(td3, 50, streams.of_seeds(td3.seeds, "test"))
     sampled, _ = td3.act(obs, None, noise)

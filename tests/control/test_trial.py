@@ -28,7 +28,7 @@ class Scratch(Resumable):
         self.consumed, self.env, self.seeds = 0, env, seeds
         self.env.reset()
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         return torch.zeros(len(obs), obs.shape[1], dtype=torch.int64), None
 
     def noise(self, rows, generator):
@@ -96,13 +96,13 @@ class NoNoise(Scratch):
 
 
 class Alone(Scratch):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0]
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0]
 
 
 class Flat(Scratch):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0].flatten(), None
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0].flatten(), None
 
 
 class DrawsForSeeds(Scratch):
@@ -116,13 +116,13 @@ class DrawsNothing(Scratch):
 
 
 class Third(Scratch):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0] + (2 if noise is None else 0), None
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0] + (2 if noise is None else 0), None
 
 
 class Real(Scratch):
-    def act(self, obs, memory, noise):
-        return super().act(obs, memory, noise)[0].float(), None
+    def act(self, obs, hidden_state, noise):
+        return super().act(obs, hidden_state, noise)[0].float(), None
 
 
 class NotCounting(Scratch):

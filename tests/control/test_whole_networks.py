@@ -122,7 +122,7 @@ def test_a_whole_network_learns():
         ("sac", CONTINUOUS, {"critic_network": "net.py:Body"}, "Body does not take observations and actions of shape"),
         ("sac", CONTINUOUS, {**PAIR, "encoder": "net.py:Body"}, "leave out encoder=.*net.py:Body'"),
         ("sac", CONTINUOUS, {**PAIR, "use_sde": True}, "leave out encoder, network and actor_network"),
-        ("recurrent-ppo", DISCRETE, BOTH, "leave out the memory of recurrent policies"),
+        ("recurrent-ppo", DISCRETE, BOTH, "leave out the GRU of recurrent policies"),
         ("reinforce", DISCRETE, {**BOTH, "advantage_kind": "q"}, "use advantage_kind='baseline', 'td' or 'gae'"),
         ("a2c", DISCRETE, {**BOTH, "critic_ensemble_size": 2}, "leave out 2 critics"),
     ],

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from operant.nets import Memory, StackedNetwork, module_of, network_for
+from operant.nets import Recurrence, StackedNetwork, module_of, network_for
 
 
 class Both(nn.Module):
@@ -68,6 +68,6 @@ def test_a_whole_network_alone_gives_what_the_policy_needs():
 
 
 def test_recurrent_networks_are_rejected():
-    stack = network_for((4,), (8, 3), activation="tanh", memory=Memory(units=5, steps=3))
+    stack = network_for((4,), (8, 3), activation="tanh", recurrence=Recurrence(units=5, steps=3))
     with pytest.raises(ValueError, match="a StackedGRU, which is no function of one observation"):
         module_of(stack, stack.layers(torch.zeros(1, stack.size)), 0)

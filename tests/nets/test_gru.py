@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from operant.nets import Memory, StackedGRU
+from operant.nets import Recurrence, StackedGRU
 
 D, H, L, OUT = 3, 4, 5, 2
 SEEDS = pytest.mark.parametrize("seeds", [1, 3])
@@ -13,7 +13,7 @@ def rng(seed=0):
 
 
 def make(hidden=(6,), steps=L):
-    return StackedGRU(D, hidden, OUT, activation="tanh", memory=Memory(units=H, steps=steps))
+    return StackedGRU(D, hidden, OUT, activation="tanh", recurrence=Recurrence(units=H, steps=steps))
 
 
 def parameters_of(gru, seeds):
@@ -22,9 +22,11 @@ def parameters_of(gru, seeds):
 
 def seen(seeds, sequences, steps=L):
     """Return packed steps, some of which begin an episode."""
-    obs, memory = (torch.randn(seeds, steps * sequences, n, generator=rng(n), dtype=torch.float64) for n in (D, H))
+    obs, hidden_state = (
+        torch.randn(seeds, steps * sequences, n, generator=rng(n), dtype=torch.float64) for n in (D, H)
+    )
     starts = (torch.rand(seeds, steps * sequences, 1, generator=rng(7), dtype=torch.float64) < 0.3).double()
-    return torch.cat((obs, starts, memory), dim=-1)
+    return torch.cat((obs, starts, hidden_state), dim=-1)
 
 
 def separate(gru, row):
@@ -51,13 +53,13 @@ def play(modules, inputs, sequences):
     table = inputs.view(-1, sequences, D + 1 + H)
     outputs = []
     for k in range(sequences):
-        memory = table[0, k, D + 1 :]
+        hidden_state = table[0, k, D + 1 :]
         column = []
         for step in table[:, k]:
             if step[D]:
-                memory = torch.zeros(H, dtype=inputs.dtype)
-            memory = cell(encoder(step[:D]).unsqueeze(0), memory.unsqueeze(0))[0]
-            column.append(head(memory))
+                hidden_state = torch.zeros(H, dtype=inputs.dtype)
+            hidden_state = cell(encoder(step[:D]).unsqueeze(0), hidden_state.unsqueeze(0))[0]
+            column.append(head(hidden_state))
         outputs.append(torch.stack(column))
     return torch.stack(outputs, dim=1).flatten(0, 1)
 
@@ -92,11 +94,11 @@ def test_single_steps_and_sequences_agree():
     gru = make()
     layers, inputs = gru.layers(parameters_of(gru, 2)), seen(2, 3)
     table = inputs.view(2, L, 3, -1).clone()
-    memory, outputs = table[:, 0, :, D + 1 :], []
+    hidden_state, outputs = table[:, 0, :, D + 1 :], []
     for t in range(L):
-        table[:, t, :, D + 1 :] = memory
-        out, memory = gru.step(layers, table[:, t])
-        assert memory.shape == (2, 3, H)
+        table[:, t, :, D + 1 :] = hidden_state
+        out, hidden_state = gru.step(layers, table[:, t])
+        assert hidden_state.shape == (2, 3, H)
         outputs.append(out)
     torch.testing.assert_close(gru.trace(layers, inputs)[-1], torch.stack(outputs, dim=1).flatten(1, 2))
     torch.testing.assert_close(gru(layers, table.flatten(1, 2)), torch.stack(outputs, dim=1).flatten(1, 2))
@@ -149,7 +151,7 @@ def test_incomplete_sequences_are_rejected():
         gru.trace(gru.layers(parameters_of(gru, 1)), seen(1, 7, steps=1))
 
 
-@pytest.mark.parametrize("memory", [Memory(0, 1), Memory(1, 0)], ids=str)
-def test_a_memory_without_units_or_steps_is_rejected(memory):
-    with pytest.raises(ValueError, match="a recurrent network needs at least one unit and one step, got Memory"):
-        StackedGRU(D, (), OUT, activation="tanh", memory=memory)
+@pytest.mark.parametrize("recurrence", [Recurrence(0, 1), Recurrence(1, 0)], ids=str)
+def test_a_recurrence_without_units_or_steps_is_rejected(recurrence):
+    with pytest.raises(ValueError, match="a recurrent network needs at least one unit and one step, got Recurrence"):
+        StackedGRU(D, (), OUT, activation="tanh", recurrence=recurrence)

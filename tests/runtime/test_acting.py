@@ -71,9 +71,9 @@ def test_a_policy_is_tried_greedily_and_with_noise(discrete):
         def noise(self, rows, generator):
             return torch.rand(rows, generator=generator)
 
-        def act(self, obs, memory, noise):
+        def act(self, obs, hidden_state, noise):
             asked.append(noise is not None)
-            return torch.zeros(obs.shape[:2], dtype=torch.int64), memory
+            return torch.zeros(obs.shape[:2], dtype=torch.int64), hidden_state
 
     try_policy(Mine(), discrete, 2, "Mine")
     assert asked == [False, True]

@@ -13,9 +13,9 @@ from runtime.tiny import Corridor
 class Constant:
     """Policy that always takes action 1, so that the return of an episode is its length; checks its arguments."""
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         assert noise is None
-        assert memory is None
+        assert hidden_state is None
         assert not torch.is_grad_enabled()
         obs = obs["time"] if isinstance(obs, dict) else obs
         return torch.ones(obs.shape[:2], dtype=torch.int64), None
@@ -24,15 +24,15 @@ class Constant:
 class Recurrent:
     """Policy that counts the steps of the episode and takes that number as its action."""
 
-    def act(self, obs, memory, noise):
-        count = torch.zeros(*obs.shape[:2], 2) if memory is None else memory["count"]
+    def act(self, obs, hidden_state, noise):
+        count = torch.zeros(*obs.shape[:2], 2) if hidden_state is None else hidden_state["count"]
         return count[..., 0].long(), {"count": count + 1}
 
 
 class Drawn:
     """Policy whose actions are its noise."""
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         return noise.long(), None
 
     def noise(self, rows, generator):

@@ -37,7 +37,7 @@ class Scripted:
     def __init__(self, *actions, recurrent=False):
         self.actions, self.recurrent, self.seen, self.noise = torch.tensor(actions), recurrent, None, None
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         self.seen, self.noise = obs, noise
         leaf = obs
         while isinstance(leaf, dict):
@@ -46,8 +46,8 @@ class Scripted:
         actions = self.actions[:, None].expand(2, rows, *self.actions.shape[1:])
         if not self.recurrent:
             return actions, None
-        memory = torch.zeros(2, rows, 3) if memory is None else memory
-        return actions, memory + torch.tensor([1.0, 10.0]).view(2, 1, 1)
+        hidden_state = torch.zeros(2, rows, 3) if hidden_state is None else hidden_state
+        return actions, hidden_state + torch.tensor([1.0, 10.0]).view(2, 1, 1)
 
 
 BOX = spaces.Box(-1.0, 1.0, (3,))
@@ -58,8 +58,8 @@ def test_one_observation_gets_one_action_of_the_space(predictor):
     acting = predictor(policy, BOX, space := spaces.Discrete(2))
     obs = np.array([0.25, 0.5, 1.0])
     for index in range(2):
-        action, memory = acting.predict(obs, seed_index=index)
-        assert (action, memory) == (index, None)
+        action, hidden_state = acting.predict(obs, seed_index=index)
+        assert (action, hidden_state) == (index, None)
         assert space.contains(action)
     assert (policy.seen.dtype, policy.seen.tolist()) == (torch.float32, [[obs.tolist()]] * 2)
 
@@ -116,16 +116,16 @@ def test_a_dictionary_with_a_mask(predictor):
 
 def test_the_hidden_state_is_passed_from_call_to_call(predictor):
     acting = predictor(Scripted(0, 1, recurrent=True), BOX, spaces.Discrete(2))
-    memory = None
+    hidden_state = None
     for steps in (10.0, 20.0):
-        _, memory = acting.predict(np.zeros(3), memory, seed_index=1)
-        assert memory.tolist() == [steps] * 3
+        _, hidden_state = acting.predict(np.zeros(3), hidden_state, seed_index=1)
+        assert hidden_state.tolist() == [steps] * 3
     batch = np.zeros((2, 3))
-    _, memory = acting.predict(batch, seed_index=1)
-    memory[0] = 0
-    assert acting.predict(batch, memory, seed_index=1)[1].tolist() == [[10.0] * 3, [20.0] * 3]
-    with pytest.raises(ValueError, match="memory has 2 rows, but there are 3 observations"):
-        acting.predict(np.zeros((3, 3)), memory)
+    _, hidden_state = acting.predict(batch, seed_index=1)
+    hidden_state[0] = 0
+    assert acting.predict(batch, hidden_state, seed_index=1)[1].tolist() == [[10.0] * 3, [20.0] * 3]
+    with pytest.raises(ValueError, match="hidden_state has 2 rows, but there are 3 observations"):
+        acting.predict(np.zeros((3, 3)), hidden_state)
 
 
 def test_noise_is_drawn_for_as_many_rows_as_there_are(predictor):

@@ -101,7 +101,7 @@ def test_values_of_other_types_are_named(tmp_path):
         trained.evaluate(0)
     with pytest.raises(ValueError, match="seed_index must be an integer or \"best\", got 'first'"):
         trained.predict(np.zeros(4, np.float32), seed_index="first")
-    with pytest.raises(ValueError, match="memory is the hidden state of a recurrent policy, and this policy has none"):
+    with pytest.raises(ValueError, match="hidden_state is for recurrent policies, and this policy has none"):
         trained.predict(np.zeros(4, np.float32), np.zeros(8, np.float32))
     with pytest.raises(
         ValueError, match="at must be an integer between 0 and 320, the budget used by run, got 'start'"

@@ -19,7 +19,7 @@ class Leaning:
     def __init__(self):
         self.shapes = set()
 
-    def act(self, obs, memory, noise):
+    def act(self, obs, hidden_state, noise):
         self.shapes.add(tuple(obs.shape))
         limits = torch.tensor([0.0, 0.05]).view(2, 1)
         lean = obs[..., 2] + (0.0 if noise is None else noise)
@@ -33,8 +33,8 @@ class Counting(Leaning):
         super().__init__()
         self.counts = []
 
-    def act(self, obs, memory, noise):
-        steps = torch.zeros(2, 1) if memory is None else memory
+    def act(self, obs, hidden_state, noise):
+        steps = torch.zeros(2, 1) if hidden_state is None else hidden_state
         self.counts.append(int(steps[0]))
         return super().act(obs, None, noise)[0], steps + 1
 
@@ -151,9 +151,9 @@ def test_the_policy_sees_the_observations_of_a_wrapper():
     seen = []
 
     class Watching(Leaning):
-        def act(self, obs, memory, noise):
+        def act(self, obs, hidden_state, noise):
             seen.append(obs[0, 0].tolist())
-            return super().act(obs, memory, noise)
+            return super().act(obs, hidden_state, noise)
 
     for wrap in ({}, {"wrap": Upside}):
         with Stage(Watching(), "CartPole-v1", seeds=SEEDS, **wrap) as stage:
@@ -165,7 +165,7 @@ def test_the_policy_sees_the_observations_of_a_wrapper():
 def test_the_moment_of_a_frame_is_known():
     moments = []
 
-    def describe(obs, memory):
+    def describe(obs, hidden_state):
         return {"value": obs.new_full((2, 1), float(obs.shape[1]))}
 
     with Stage(Leaning(), "CartPole-v1", seeds=(3, 4), describe=describe) as stage:
@@ -178,7 +178,7 @@ def test_the_moment_of_a_frame_is_known():
 
 
 def test_a_scene_contains_the_policys_view_of_the_state():
-    def describe(obs, memory):
+    def describe(obs, hidden_state):
         return {"q": torch.stack((obs[..., 2], -obs[..., 2]), -1) * torch.tensor([1.0, 2.0]).view(2, 1, 1)}
 
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=1, describe=describe, max_steps=3) as stage:

@@ -83,8 +83,8 @@ def test_the_score_is_what_the_greedy_arm_pays(algorithm):
 def test_tied_arms_share_the_score():
     made = experiment("epsilon-greedy", "operant/TwoArms-v0")
     assert made.evaluate(1).scores == pytest.approx((0.85, 0.85))
-    actions, memory = made.learner.act(torch.zeros(2, 4000, dtype=torch.int64), None, None)
-    assert memory is None
+    actions, hidden_state = made.learner.act(torch.zeros(2, 4000, dtype=torch.int64), None, None)
+    assert hidden_state is None
     assert actions.double().mean(dim=1).tolist() == pytest.approx([0.5, 0.5], abs=0.04)
     noise = draw_noise(made.learner, 2, streams.of_seeds(made.learner.seeds, "test"))
     assert torch.equal(made.learner.act(torch.zeros(2, 2), None, noise)[0], (noise >= 0.5).long())

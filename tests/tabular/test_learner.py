@@ -105,8 +105,8 @@ def test_acting_follows_the_policies():
     made.q[0, :, 1], made.q[1, :, 0] = 1.0, 1.0
     made.agent.table.epsilon[:] = 0.5
     obs = torch.zeros(2, 4000, dtype=torch.int64)
-    actions, memory = made.act(obs, None, None)
-    assert memory is None
+    actions, hidden_state = made.act(obs, None, None)
+    assert hidden_state is None
     assert actions.dtype == torch.int64
     assert (actions[0] == 1).all()
     assert (actions[1] == 0).all()

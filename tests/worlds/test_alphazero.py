@@ -194,8 +194,8 @@ def test_actions_for_observations_are_legal_and_those_of_the_search():
     obs = env.reset()
     for _ in range(5):
         stacked = {name: part.view(2, 4, *part.shape[1:]) for name, part in obs.items()}
-        actions, memory = found.act(stacked, None, None)
-        assert memory is None
+        actions, hidden_state = found.act(stacked, None, None)
+        assert hidden_state is None
         positions = found.game.positions(obs["observation"])
         assert torch.equal(actions.flatten(), found.search(positions, None).actions)
         assert (obs["action_mask"].gather(1, actions.flatten().unsqueeze(1)) == 1).all()

@@ -95,8 +95,8 @@ def test_a_cue_is_remembered_and_acted_on():
             if float(metrics["rollout/episode_return"]) >= 0.9:
                 break
         cues = torch.tensor([[[-1.0, 0.0], [1.0, 0.0]]])
-        _, memory = found.act(cues, None, None)
-        actions, _ = found.act(torch.tensor([[[0.0, 1.0]] * 2]), memory, None)
+        _, hidden_state = found.act(cues, None, None)
+        actions, _ = found.act(torch.tensor([[[0.0, 1.0]] * 2]), hidden_state, None)
         assert actions.tolist() == [[0, 1]]
     finally:
         del gymnasium.registry["test/Recall-v0"]
@@ -115,7 +115,7 @@ def test_resume_is_bit_for_bit(kind):
         again.iterate()
     assert whole.consumed == again.consumed == 4 * 32
     assert whole.updates == again.updates == 32
-    for name in ("parameters", "slow", "scale", "memory"):
+    for name in ("parameters", "slow", "scale", "hidden_state"):
         assert torch.equal(getattr(whole, name), getattr(again, name))
 
 
@@ -132,13 +132,13 @@ def test_a_seed_learns_the_same_next_to_another(kind):
 def test_acting_carries_the_states_that_learning_follows():
     """The state stored for an environment is the one to which its frames lead, with the same noise."""
     found = learner(replace(SMALL, num_steps=1))
-    obs, memories, taken = [found.collector.obs], [], []
+    obs, hidden_states, taken = [found.collector.obs], [], []
     chance = torch.randn(6, 2, 4, 3, 4, generator=torch.Generator().manual_seed(0))
-    memory = found._empty(4)
+    hidden_state = found._empty(4)
     for t in range(6):
         with torch.no_grad():
-            actions, memory = found.step(obs[-1], memory, chance[t], None)
-        memories.append(memory)
+            actions, hidden_state = found.step(obs[-1], hidden_state, chance[t], None)
+        hidden_states.append(hidden_state)
         taken.append(actions)
         obs.append(obs[-1] + 0.1)
     before = [torch.zeros_like(found.actions.encode(taken[0])), *map(found.actions.encode, taken[:-1])]
@@ -148,16 +148,16 @@ def test_acting_carries_the_states_that_learning_follows():
     continues = torch.ones(6, 2, 4, 1)
     continues[0] = 0
     states, _ = world.rssm.observe(embedded_obs, embedded_actions, continues, chance)
-    assert_close(states.features, torch.stack(memories)[..., : -found.actions.width])
+    assert_close(states.features, torch.stack(hidden_states)[..., : -found.actions.width])
 
 
 def test_an_episode_that_ends_is_forgotten():
     found = learner(task="operant/PixelCatch-v0")
     found.collect()
-    assert (found.memory != 0).any()
+    assert (found.hidden_state != 0).any()
     found.collector.collect(1, lambda obs, t: ((), torch.ones(2, 4, dtype=torch.int64)))
     found._forget()
-    assert (found.memory == 0).all(), "all episodes of the task have nine steps"
+    assert (found.hidden_state == 0).all(), "all episodes of the task have nine steps"
 
 
 def test_imagination_starts_from_the_last_posteriors_and_its_returns_are_those_of_ops(monkeypatch):

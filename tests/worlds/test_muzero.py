@@ -239,8 +239,8 @@ def test_actions_are_allowed_and_repeatable():
     obs = env.reset()
     for _ in range(5):
         stacked = {name: part.view(2, 4, *part.shape[1:]) for name, part in obs.items()}
-        actions, memory = found.act(stacked, None, None)
-        assert memory is None
+        actions, hidden_state = found.act(stacked, None, None)
+        assert hidden_state is None
         assert (obs["action_mask"].gather(1, actions.flatten().unsqueeze(1)) == 1).all()
         assert torch.equal(found.act(stacked, None, None)[0], actions)
         obs = env.step(actions.flatten()).obs

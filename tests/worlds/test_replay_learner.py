@@ -70,5 +70,5 @@ def test_episodes_end_where_environments_begin_anew(algorithm):
     assert replay.fields["ended"][newest].all()
     before = whole.replay if hasattr(whole, "replay") else whole.experience.replay
     assert not before.fields["ended"][newest].all()
-    if hasattr(again, "memory"):
-        assert torch.equal(again.memory, torch.zeros_like(again.memory))
+    if hasattr(again, "hidden_state"):
+        assert torch.equal(again.hidden_state, torch.zeros_like(again.hidden_state))

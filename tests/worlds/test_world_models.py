@@ -265,14 +265,14 @@ def test_it_acts_with_a_memory():
     for _ in range(9):
         found.iterate()
     obs = found.collector.obs
-    first, memory = found.act(obs, None, None)
+    first, hidden_state = found.act(obs, None, None)
     assert first.shape == (2, 4)
-    assert memory.shape == (2, 4, 4)
-    again, _ = found.act(obs, torch.zeros_like(memory), None)
+    assert hidden_state.shape == (2, 4, 4)
+    again, _ = found.act(obs, torch.zeros_like(hidden_state), None)
     assert torch.equal(first, again)
     noise = draw_noise(found, 4, streams.of_seeds(found.seeds, "test"))
     assert noise.shape == (2, 4, 2)
-    assert not torch.equal(found.act(obs, None, noise)[1], memory)
+    assert not torch.equal(found.act(obs, None, noise)[1], hidden_state)
     env = make(CATCH, 3, SEEDS, purpose="evaluation")
     assert all(-1 <= score <= 1 for score in evaluate_policy(found, env, seeds=2, episodes=3).scores)
 
@@ -310,9 +310,9 @@ def test_a_run_of_the_command_is_resumed_and_scored(tmp_path):
     assert run.outcome.consumed == 80
     again = operant.load(tmp_path / "run")
     assert again.evaluate(4).scores == run.evaluate(4).scores
-    action, memory = again.predict(np.zeros((1, 10, 10), np.uint8))
+    action, hidden_state = again.predict(np.zeros((1, 10, 10), np.uint8))
     assert action in (0, 1, 2)
-    assert memory.shape == (4,)
+    assert hidden_state.shape == (4,)
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def greedy_policies(trained: "Trained", states: int) -> list[Any]:
             )
     found: list[Any] = []
     for place in range(len(trained.run.settings.seeds)):
-        actions, memory = trained.predict(np.arange(states), seed_index=place)
-        if memory is not None:
+        actions, hidden_state = trained.predict(np.arange(states), seed_index=place)
+        if hidden_state is not None:
             raise ValueError(
                 f"--exact is for policies that depend only on the state, but those of {trained.run.entry.name} are "
                 "recurrent: leave it out"

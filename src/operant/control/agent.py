@@ -204,14 +204,14 @@ class Agent(DeclaredState):
             self.graph = Graph(self._play, self.device)
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         outputs, free = self.networks.policy(self.read(obs)), self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and critic for observations (see `operant.runtime.learner.Describing`)."""
         inputs = self.read(obs)
         return self.described(self.networks.policy(inputs), inputs)

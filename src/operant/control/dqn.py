@@ -391,7 +391,7 @@ class DQN(Resumable):
         return noise[..., 0] < self.epsilon, (noise[..., 1] * self.actions).long()
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, hidden_state: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for raw observations `[S, N, ...]`; ε-greedy with noise (see `runtime.learner.Policy`)."""
         actions = self.greedy(self.experience.read(obs))
         if noise is not None:
@@ -400,7 +400,7 @@ class DQN(Resumable):
         return self.to_env(actions), None
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: None) -> Mapping[str, Tensor]:
         """Return the action values and their maximum (see `operant.runtime.learner.Describing`)."""
         q = self.action_values(self.experience.read(obs))
         return {"q": q, "value": q.amax(-1)}

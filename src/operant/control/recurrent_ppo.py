@@ -23,7 +23,7 @@ from operant import streams
 from operant.control.agent import Agent
 from operant.control.ppo import PPO, PPOConfig
 from operant.envs import BatchEnv, Tree, begins_anew
-from operant.nets import Memory, Spec, StackedGRU
+from operant.nets import Recurrence, Spec, StackedGRU
 from operant.runtime.bounds import PositiveInt
 from operant.runtime.rollouts import Rollout
 from operant.state import State
@@ -62,7 +62,7 @@ class RecurrentPPOConfig(PPOConfig):
     @property
     def spec(self) -> Spec:
         """The sizes of the networks."""
-        return replace(super().spec, memory=Memory(units=self.rnn_hidden_size, steps=self.num_steps))
+        return replace(super().spec, recurrence=Recurrence(units=self.rnn_hidden_size, steps=self.num_steps))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -84,18 +84,18 @@ class RecurrentAgent(Agent):
     """An agent with recurrent networks, whose input is observation, start flag, and hidden state.
 
     Attributes:
-        memory: hidden state `[S, N, H]`; zero at the start of an episode.
+        hidden_state: `[S, N, H]`; zero at the start of an episode.
         starts: start flags `[S, N]`, bool.
     """
 
-    STATE = (*Agent.STATE, "memory", "starts")
+    STATE = (*Agent.STATE, ("memory", "hidden_state"), "starts")
 
     def __init__(self, env: BatchEnv, **options: Any) -> None:
         """Initialize with zero hidden states; for the arguments see `Agent`."""
         super().__init__(env, **options)
         self.network = cast(StackedGRU, self.networks.shape.mlp)
         shape = (len(self.seeds), self.rows)
-        self.memory = torch.zeros(*shape, self.network.units, device=self.device)
+        self.hidden_state = torch.zeros(*shape, self.network.units, device=self.device)
         self.starts = torch.ones(shape, dtype=torch.bool, device=self.device)
 
     @torch.no_grad()
@@ -104,14 +104,14 @@ class RecurrentAgent(Agent):
         noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         drawn = noise.unbind(0)
         inputs: list[Tensor] = []
-        memories: list[Tensor] = []
+        hidden_states: list[Tensor] = []
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
             if t:
                 self.forget()
-            inputs.append(self.pack(obs, self.starts, self.memory))
-            outputs, self.memory = self.step(inputs[-1])
-            memories.append(self.memory)
+            inputs.append(self.pack(obs, self.starts, self.hidden_state))
+            outputs, self.hidden_state = self.step(inputs[-1])
+            hidden_states.append(self.hidden_state)
             actions = self.head.sample(outputs, self.networks.free, drawn[t])
             return (actions, outputs), self.head.to_env(actions)
 
@@ -121,15 +121,15 @@ class RecurrentAgent(Agent):
         return replace(
             rollout,
             obs=torch.stack(inputs),
-            last_obs=self.pack(rollout.last_obs, self.starts, self.memory),
-            final_obs=self.pack(rollout.final_obs, goes_on, torch.stack(memories)),
+            last_obs=self.pack(rollout.last_obs, self.starts, self.hidden_state),
+            final_obs=self.pack(rollout.final_obs, goes_on, torch.stack(hidden_states)),
         )
 
-    def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
+    def pack(self, obs: Tensor, starts: Tensor, hidden_state: Tensor) -> Tensor:
         """Concatenate the inputs of a step into `[..., D + 1 + H]`; a mask of actions stays at the end."""
         masked = self.networks.shape.masked
         values, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
-        return torch.cat((values, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
+        return torch.cat((values, starts.unsqueeze(-1).to(obs.dtype), hidden_state, mask), dim=-1)
 
     def step(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's outputs `[S, N, outputs]` and the next hidden state `[S, N, H]`.
@@ -137,37 +137,37 @@ class RecurrentAgent(Agent):
         NaN in the hidden state is replaced by 0, so that it does not affect the rest of the episode.
         """
         shape = self.networks.shape
-        outputs, memory = self.network.step(self.networks.actor, shape.encode(inputs))
-        return shape.allowed(outputs[..., : self.head.outputs], inputs), memory.nan_to_num()
+        outputs, hidden_state = self.network.step(self.networks.actor, shape.encode(inputs))
+        return shape.allowed(outputs[..., : self.head.outputs], inputs), hidden_state.nan_to_num()
 
     def forget(self) -> None:
         """Reset the hidden states of environments whose episode has ended."""
         if self.collector.result is None:
             raise RuntimeError("there is no hidden state to reset before the first step")
         self.starts = self.collector.starts()
-        self.memory = self.memory.masked_fill(self.starts.unsqueeze(-1), 0.0)
+        self.hidden_state = self.hidden_state.masked_fill(self.starts.unsqueeze(-1), 0.0)
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Select actions for observations `[S, N, ...]` and hidden states `[S, N, H]` (see `runtime.Policy`)."""
-        outputs, after = self.step(self._inputs(obs, memory))
+        outputs, after = self.step(self._inputs(obs, hidden_state))
         free = self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), after
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and critic, with hidden states `[S, N, H]` (see `Agent.describe`)."""
-        inputs = self._inputs(obs, memory)
+        inputs = self._inputs(obs, hidden_state)
         return self.described(self.step(inputs)[0], inputs)
 
-    def _inputs(self, obs: Tree, memory: Tree | None) -> Tensor:
+    def _inputs(self, obs: Tree, hidden_state: Tree | None) -> Tensor:
         """Return the inputs of a step within an episode; None: hidden states of zeros."""
         rows = self.read(obs)
-        if memory is None:
-            memory = rows.new_zeros(*rows.shape[:2], self.network.units)
+        if hidden_state is None:
+            hidden_state = rows.new_zeros(*rows.shape[:2], self.network.units)
         starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
-        return self.pack(rows, starts, cast(Tensor, memory))
+        return self.pack(rows, starts, cast(Tensor, hidden_state))
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random permutation `[M]` of the samples of one seed, in equal parts of whole sequences."""
@@ -179,7 +179,7 @@ class RecurrentAgent(Agent):
         """Restore a state exactly."""
         super().load_state_dict(state)
         if begins_anew(self.collector.env):
-            self.memory.zero_()
+            self.hidden_state.zero_()
             self.starts.fill_(True)
 
 

@@ -398,7 +398,7 @@ class Reinforce(Resumable):
         return (self.agent.networks.policy(obs).softmax(-1) * self._critic(obs)).sum(-1)
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policy and, if there is one, critic (see `operant.runtime.learner.Describing`)."""
         inputs = self.agent.read(obs)
         outputs = self.agent.head.describe(self.agent.networks.policy(inputs), self.agent.networks.free)

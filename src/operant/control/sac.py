@@ -223,7 +223,7 @@ class SAC(OffPolicyLearner[SACConfig]):
         }
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, hidden_state: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         mean, log_std = self.policy(self.experience.read(obs))
         greedy = noise is None
@@ -231,7 +231,7 @@ class SAC(OffPolicyLearner[SACConfig]):
         return self.bounds.to_env(actions), None
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: None) -> Mapping[str, Tensor]:
         """Return the most likely action, and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
         inputs = self.experience.read(obs)
         actions = ops.tanh_gaussian_mode(*self.policy(inputs))

@@ -178,14 +178,14 @@ class DiscreteSAC(OffPolicyLearner[DiscreteSACConfig]):
         }
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, hidden_state: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         logits = self.policy(self.experience.read(obs))
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: None) -> Mapping[str, Tensor]:
         """Return the policy and the minimum of its critics (see `operant.runtime.learner.Describing`)."""
         inputs = self.experience.read(obs)
         probabilities, q = self.policy(inputs).softmax(-1), self.critics(inputs).amin(0)

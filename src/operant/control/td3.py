@@ -208,7 +208,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         return {"actor": networks.gradient(loss.sum())}, {"losses/actor": loss.detach()}
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, hidden_state: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         actions = self.policy(self.experience.read(obs))
         if noise is not None:
@@ -216,7 +216,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         return self.bounds.to_env(actions), None
 
     @torch.no_grad()
-    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: None) -> Mapping[str, Tensor]:
         """Return the action, and its value by the first critic (see `operant.runtime.learner.Describing`)."""
         inputs = self.experience.read(obs)
         actions = self.policy(inputs)

@@ -10,7 +10,7 @@ from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import Encoder, encoders, modules, network_for, network_of_vectors, whole_network
 from operant.nets.functional import FunctionalModule, ModuleError, untraceable
-from operant.nets.gru import Memory, StackedGRU
+from operant.nets.gru import Recurrence, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
 from operant.nets.jacobian import Jacobian, NetworkJacobian, jacobian
@@ -41,13 +41,13 @@ __all__ = [
     "Jacobian",
     "MakeModule",
     "MakeNetwork",
-    "Memory",
     "ModuleError",
     "MultiCategoricalHead",
     "NetworkJacobian",
     "OptimizerName",
     "Pass",
     "Program",
+    "Recurrence",
     "Slot",
     "Slots",
     "Spec",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from operant.nets.factory import Encoder, network_for, whole_network
-from operant.nets.gru import Memory
+from operant.nets.gru import Recurrence
 from operant.nets.heads import Head
 from operant.nets.mlp import Activation, Layers
 from operant.nets.network import MakeNetwork
@@ -26,14 +26,14 @@ class Spec:
         shared: whether actor and critic share the hidden layers.
         critics: number of critics, whose mean is the value; several share no layers.
         encoder: the convolutions for images, or a custom module (see `StackedModule`).
-        memory: shape of the recurrent unit (see `StackedGRU`), which needs `shared`; None: not recurrent.
+        recurrence: shape of the recurrent unit (see `StackedGRU`), which needs `shared`; None: not recurrent.
         value_heads: K, values that the critic predicts per state; K > 1 needs a single critic.
         network: a custom network that replaces all layers and returns policy and value (see `StackedNetwork`). With
             `shared`, one network computes both; otherwise there are two copies.
 
     Raises:
         ValueError: if there is no critic, several critics share layers with the actor or predict several values, or a
-            custom network is given with an encoder, a memory or several critics.
+            custom network is given with an encoder, a GRU or several critics.
     """
 
     hidden: Sequence[int]
@@ -41,14 +41,14 @@ class Spec:
     shared: bool
     critics: int = 1
     encoder: Encoder = "auto"
-    memory: Memory | None = None
+    recurrence: Recurrence | None = None
     value_heads: int = 1
     network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
         layers = {
             f"encoder={self.encoder!r}": self.encoder != "auto",
-            "the memory of recurrent policies": self.memory is not None,
+            "the GRU of recurrent policies": self.recurrence is not None,
             f"{self.critics} critics": self.critics > 1,
         }
         if self.network is not None and any(layers.values()):
@@ -110,7 +110,7 @@ class ActorCritic:
             [*spec.hidden, outputs],
             activation=spec.activation,
             encoder=spec.encoder,
-            memory=spec.memory,
+            recurrence=spec.recurrence,
             image=image,
         )
 

@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from operant import doors
 from operant.nets.cnn import EncoderName, StackedCNN
-from operant.nets.gru import Memory, StackedGRU
+from operant.nets.gru import Recurrence, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
 from operant.nets.network import MakeNetwork, StackedNetwork
@@ -27,7 +27,7 @@ def network_for(
     *,
     activation: Activation,
     encoder: Encoder = "auto",
-    memory: Memory | None = None,
+    recurrence: Recurrence | None = None,
     image: Sequence[int] | None = None,
 ) -> StackedMLP | StackedCNN | StackedGRU | StackedModule:
     """Return the network for observations of a shape: a perceptron for vectors, convolutions for images.
@@ -37,7 +37,7 @@ def network_for(
         sizes: sizes of the dense hidden layers and the output.
         activation: activation function of the dense hidden layers.
         encoder: the convolutions, or a custom module, a class or `file.py:Name`.
-        memory: shape of the recurrent unit of a network for vectors; None: not recurrent.
+        recurrence: shape of the recurrent unit of a network for vectors; None: not recurrent.
         image: shape `(C, H, W)` of the image at the start of a vector, if any, for convolutions.
 
     Raises:
@@ -45,7 +45,7 @@ def network_for(
             cannot be an encoder.
     """
     if make := _from_outside(encoder):
-        if memory is not None:
+        if recurrence is not None:
             raise ValueError(f"recurrent networks support no custom encoders, got {encoder}: leave encoder at 'auto'")
         return StackedModule(make, shape, sizes, activation=activation)
     encoder = cast(EncoderName, encoder)
@@ -55,10 +55,10 @@ def network_for(
             f"these observations are vectors {tuple(shape)}, to which others are flattened: leave encoder at 'auto', "
             "or add a wrapper that gives images"
         )
-    if memory is not None:
+    if recurrence is not None:
         if len(shape) != 1 or image is not None:
             raise ValueError(f"recurrent networks take vectors (D,), got observations {tuple(image or shape)}")
-        return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
+        return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, recurrence=recurrence)
     if image is not None:
         return StackedCNN(image, sizes, activation=activation, encoder=encoder, beside=shape[0] - prod(image))
     if len(shape) == 1:

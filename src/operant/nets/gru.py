@@ -11,7 +11,7 @@ from operant.nets.mlp import Activation, Layers, StackedMLP
 
 
 @dataclass(frozen=True)
-class Memory:
+class Recurrence:
     """Shape of a recurrent network.
 
     Attributes:
@@ -43,7 +43,7 @@ class StackedGRU:
         hidden: sizes of the dense layers.
         outputs: size of the output.
         activation: activation function of the dense layers.
-        memory: units and steps.
+        recurrence: units and steps.
 
     Attributes:
         size: P, number of parameters of one network.
@@ -54,11 +54,11 @@ class StackedGRU:
     """
 
     def __init__(
-        self, inputs: int, hidden: Sequence[int], outputs: int, *, activation: Activation, memory: Memory
+        self, inputs: int, hidden: Sequence[int], outputs: int, *, activation: Activation, recurrence: Recurrence
     ) -> None:
-        if memory.units < 1 or memory.steps < 1:
-            raise ValueError(f"a recurrent network needs at least one unit and one step, got {memory}")
-        self.inputs, self.units, self.steps = inputs, memory.units, memory.steps
+        if recurrence.units < 1 or recurrence.steps < 1:
+            raise ValueError(f"a recurrent network needs at least one unit and one step, got {recurrence}")
+        self.inputs, self.units, self.steps = inputs, recurrence.units, recurrence.steps
         self.encoder = StackedMLP([inputs, *hidden, 3 * self.units], activation=activation)
         self.head = StackedMLP([self.units, outputs], activation=activation)
         self.gates = (self.units, 3 * self.units)
@@ -86,23 +86,23 @@ class StackedGRU:
 
     def step(self, layers: Layers, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs `[S, M, out]` of single steps `[S, M, D + 1 + H]`, and the state `[S, M, H]`."""
-        obs, starts, memory = self._split(inputs)
-        memory = self._unit(layers[-2], self.encoder(layers[:-2], obs), memory.masked_fill(starts, 0.0))[-1]
-        return self.head(layers[-1:], memory), memory
+        obs, starts, hidden_state = self._split(inputs)
+        hidden_state = self._unit(layers[-2], self.encoder(layers[:-2], obs), hidden_state.masked_fill(starts, 0.0))[-1]
+        return self.head(layers[-1:], hidden_state), hidden_state
 
     def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        obs, starts, memory = inputs.split_with_sizes([self.inputs, 1, self.units], dim=-1)
-        return obs, starts > 0, memory
+        obs, starts, hidden_state = inputs.split_with_sizes([self.inputs, 1, self.units], dim=-1)
+        return obs, starts > 0, hidden_state
 
     @staticmethod
-    def _unit(unit: tuple[Tensor, Tensor], driven: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
+    def _unit(unit: tuple[Tensor, Tensor], driven: Tensor, hidden_state: Tensor) -> tuple[Tensor, ...]:
         """Return the gates, the gated products, the candidate state and the new hidden state."""
         weight, bias = unit
-        recalled = torch.baddbmm(bias, memory, weight)
+        recalled = torch.baddbmm(bias, hidden_state, weight)
         (reset, update, new), (reset_, update_, through) = driven.chunk(3, dim=-1), recalled.chunk(3, dim=-1)
         r, z = torch.sigmoid(reset + reset_), torch.sigmoid(update + update_)
         n = torch.tanh(torch.addcmul(new, r, through))
-        return r, z, through, n, torch.lerp(n, memory, z)
+        return r, z, through, n, torch.lerp(n, hidden_state, z)
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
         """Return the trace for `pullback`; its last entry is the outputs `[S, M, out]`.
@@ -113,18 +113,18 @@ class StackedGRU:
         seeds, samples, _ = inputs.shape
         if samples % self.steps:
             raise ValueError(f"{samples} samples are not a multiple of the {self.steps} steps of a sequence")
-        obs, starts, memory = self._split(inputs)
+        obs, starts, hidden_state = self._split(inputs)
         encoded = self.encoder.trace(layers[:-2], obs)
         driven = encoded[-1].view(seeds, self.steps, -1, self.gates[1]).unbind(1)
         begins = starts.view(seeds, self.steps, -1, 1)
-        h = memory.view(seeds, self.steps, -1, self.units)[:, 0]
+        h = hidden_state.view(seeds, self.steps, -1, self.units)[:, 0]
         columns: list[tuple[Tensor, ...]] = []
         for t in range(self.steps):
             h = h.masked_fill(begins[:, t], 0.0)
             columns.append((h, *self._unit(layers[-2], driven[t], h)))
             h = columns[-1][-1]
-        *kept, memories = (torch.stack(column, dim=1) for column in zip(*columns, strict=True))
-        return [*encoded, begins, *kept, *self.head.trace(layers[-1:], memories.flatten(1, 2))]
+        *kept, hidden_states = (torch.stack(column, dim=1) for column in zip(*columns, strict=True))
+        return [*encoded, begins, *kept, *self.head.trace(layers[-1:], hidden_states.flatten(1, 2))]
 
     def pullback(self, layers: Layers, trace: list[Tensor], gradient: Tensor) -> list[Tensor]:
         """Backpropagate through time by hand.

@@ -171,9 +171,9 @@ class SamplingPolicy:
     rows: int
     generators: Sequence[torch.Generator]
 
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Sample one action per environment; `noise` is not used."""
-        return self.policy.act(obs, memory, draw_noise(self.policy, self.rows, self.generators))
+        return self.policy.act(obs, hidden_state, draw_noise(self.policy, self.rows, self.generators))
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` environments of one seed, `[N, ...]`."""
@@ -266,7 +266,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
     results = torch.zeros(3, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
     every_row = torch.arange(env.rows, device=env.device)
-    obs, memory = split(env.reset(), seeds), None
+    obs, hidden_state = split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
     told: dict[str, Tensor] = {}
     name = type(policy.policy if isinstance(policy, SamplingPolicy) else policy).__name__
@@ -275,10 +275,10 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
         t += 1
         if limits.interrupted():
             raise StoppedError("training was interrupted during an evaluation")
-        acted = policy.act(obs, memory, None)
+        acted = policy.act(obs, hidden_state, None)
         if t % _LOOK_EVERY == 1:
             require_actions(acted, env, seeds, name)
-        actions, memory = acted
+        actions, hidden_state = acted
         step = env.step(actions.flatten(0, 1))
         if not env.always_valid and (step.truncated & ~step.valid).any():
             raise _LostEpisodesError
@@ -296,7 +296,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
         if t % stride == 0 and int(finished.min()) >= quota:
             told |= {_TOTAL: results[0], _LENGTH: results[1], _CUT: results[2]}
             return {name: values[:, :quota] for name, values in told.items()}
-        memory = _forget(memory, (ended | ~step.valid).view(seeds, -1))
+        hidden_state = _forget(hidden_state, (ended | ~step.valid).view(seeds, -1))
         obs = split(step.obs, seeds)
 
 
@@ -339,10 +339,10 @@ def _floats(numbers: ArrayLike) -> tuple[float, ...]:
     return tuple(float(number) for number in np.asarray(numbers, dtype=np.float64))
 
 
-def _forget(memory: Tree | None, starts: Tensor) -> Tree | None:
+def _forget(hidden_state: Tree | None, starts: Tensor) -> Tree | None:
     """Reset the hidden state `[S, N, ...]` of environments that start an episode to 0."""
-    if memory is None:
+    if hidden_state is None:
         return None
-    if isinstance(memory, Mapping):
-        return {key: _forget(value, starts) for key, value in memory.items()}  # pyright: ignore[reportReturnType]
-    return memory.masked_fill(starts.view(*starts.shape, *[1] * (memory.dim() - 2)), 0)
+    if isinstance(hidden_state, Mapping):
+        return {key: _forget(value, starts) for key, value in hidden_state.items()}  # pyright: ignore[reportReturnType]
+    return hidden_state.masked_fill(starts.view(*starts.shape, *[1] * (hidden_state.dim() - 2)), 0)

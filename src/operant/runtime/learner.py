@@ -112,12 +112,12 @@ class RenewableWeights(HasWeights, Protocol):
 class Describing(Protocol):
     """A learner that reports the outputs of its networks."""
 
-    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+    def describe(self, obs: Tree, hidden_state: Tree | None) -> Mapping[str, Tensor]:
         """Return the outputs of policies and critics, without changing the learner.
 
         Args:
             obs: observations `[S, N, ...]`, as for `Policy.act`.
-            memory: hidden state, as for `Policy.act`.
+            hidden_state: as for `Policy.act`.
 
         Returns:
             Outputs by name, if available: `probabilities` `[S, N, A]` of discrete actions (concatenated for several
@@ -150,12 +150,12 @@ class HasGradientSteps(Protocol):
 class Policy(Protocol):
     """A policy for `S` seeds with `N` environments each."""
 
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Select one action per environment.
 
         Args:
             obs: observations `[S, N, ...]` of the environment.
-            memory: hidden state `[S, N, ...]` from the previous call; None at the start and for feed-forward policies.
+            hidden_state: `[S, N, ...]` from the previous call; None at the start and for feed-forward policies.
             noise: noise `[S, N, ...]` of the action distribution (`ops.distributions`); None: greedy actions.
 
         Returns:

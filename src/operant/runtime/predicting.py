@@ -72,7 +72,7 @@ class Predictor:
     def predict(
         self,
         observations: Any,
-        memory: NDArray[Any] | None = None,
+        hidden_state: NDArray[Any] | None = None,
         *,
         seed_index: int = 0,
         noise: Callable[[int], Tensor] | None = None,
@@ -81,7 +81,7 @@ class Predictor:
 
         Args:
             observations: one observation, or N stacked along the first axis.
-            memory: hidden state from the previous call, `[...]` or `[N, ...]`; None at the start of an episode.
+            hidden_state: hidden state from the previous call, `[...]` or `[N, ...]`; None at the start of an episode.
             seed_index: index of the seed that acts.
             noise: function that draws the noise `[N, ...]` of N sampled actions of this seed. Default: greedy actions.
 
@@ -102,19 +102,20 @@ class Predictor:
         read = self._read(_stacked(observations) if single else observations, rows)
         self._require_sound(read)
         obs = seen(for_seeds(read, self._seeds), self._wrappers)
-        if memory is not None and not single and len(memory) != rows:
+        if hidden_state is not None and not single and len(hidden_state) != rows:
             raise ValueError(
-                f"memory has {len(memory)} rows, but there are {rows} observations: one row per observation is needed"
+                f"hidden_state has {len(hidden_state)} rows, but there are {rows} observations: one row per "
+                "observation is needed"
             )
-        before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
+        before = None if hidden_state is None else torch.as_tensor(hidden_state[None] if single else hidden_state)
         with torch.no_grad():
             actions, after = self._policy.act(
                 obs,
                 None if before is None else for_seeds(before.to(self._device), self._seeds),
                 None if noise is None else cast(Tensor, for_seeds(noise(rows), self._seeds)),
             )
-        if memory is not None and after is None:
-            raise ValueError("memory is the hidden state of a recurrent policy, and this policy has none: leave it out")
+        if hidden_state is not None and after is None:
+            raise ValueError("hidden_state is for recurrent policies, and this policy has none: leave it out")
         chosen = self._to_gymnasium(actions[seed_index].cpu().numpy())
         kept = None if after is None else cast(Tensor, after)[seed_index].cpu().numpy()
         return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)

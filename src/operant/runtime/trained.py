@@ -114,7 +114,7 @@ class Trained(LearnedTables):
     def predict(
         self,
         observations: Any,
-        memory: Any = None,
+        hidden_state: Any = None,
         *,
         seed_index: int | Literal["best"] = 0,
         deterministic: bool = True,
@@ -124,7 +124,7 @@ class Trained(LearnedTables):
         Args:
             observations: NumPy arrays, or a dictionary of arrays, as from `gymnasium.make(task)`: one observation, or N
                 stacked along the first axis. For Atari, as from `operant.envs.Atari`.
-            memory: hidden state of a recurrent policy from the previous call; None at the start of an episode. In a
+            hidden_state: that of a recurrent policy from the previous call; None at the start of an episode. In a
                 batch, set the rows of environments that start an episode to 0. None for other policies.
             seed_index: index of the seed in the run, or "best" (see `best_seed`).
             deterministic: whether to select the most probable action instead of sampling as in training.
@@ -137,7 +137,7 @@ class Trained(LearnedTables):
         """
         seed_index = self.best_seed if seed_index == "best" else seed_index
         noise = None if deterministic else partial(self._noise, seed_index)
-        return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
+        return self._predictor.predict(observations, hidden_state, seed_index=seed_index, noise=noise)
 
     def _noise(self, seed_index: int, rows: int) -> Tensor:
         return draw_noise(self.experiment.learner, rows, self._streams[seed_index : seed_index + 1])[0]

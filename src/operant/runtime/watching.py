@@ -185,14 +185,14 @@ class Stage:
 
     def scenes(self) -> Iterator[Scene]:
         """Play one episode after another, and yield a scene per step."""
-        obs, memory = self._env.reset(), None
+        obs, hidden_state = self._env.reset(), None
         score, reward, steps, terminated, ended = 0.0, 0.0, 0, False, False
         while True:
             known = seen(for_seeds(obs, self._count), self._wrappers)
-            told = {} if ended or self._describe is None else self._own(self._describe(known, memory))
+            told = {} if ended or self._describe is None else self._own(self._describe(known, hidden_state))
             frame = self._frame()
             # At the end of an episode the action is ignored, and only computed if another episode follows.
-            chosen = None if ended else self._act(known, memory)
+            chosen = None if ended else self._act(known, hidden_state)
             yield Scene(
                 frame,
                 _floats(first_leaf(obs)[0]),
@@ -204,19 +204,19 @@ class Stage:
                 terminated,
                 ended,
             )
-            actions, memory = chosen or self._act(known, memory)
+            actions, hidden_state = chosen or self._act(known, hidden_state)
             step = self._env.step(actions[self._index])
             obs, valid = step.obs, bool(step.valid)  # an invalid step is the reset of an episode
-            memory = memory if valid else None
+            hidden_state = hidden_state if valid else None
             reward = float(step.score) * valid
             score, steps = (score + reward, steps + 1) if valid else (0.0, 0)
             terminated = bool(step.terminated)
             ended = bool(step.terminated | step.truncated)
 
-    def _act(self, known: Tree, memory: Tree | None) -> tuple[Tensor, Tree | None]:
+    def _act(self, known: Tree, hidden_state: Tree | None) -> tuple[Tensor, Tree | None]:
         with torch.no_grad():
             noise = None if self._noise is None else cast(Tensor, for_seeds(self._noise(), self._count))
-            return self._policy.act(known, memory, noise)
+            return self._policy.act(known, hidden_state, noise)
 
     def _own(self, told: Mapping[str, Tensor]) -> dict[str, list[float]]:
         """Return the outputs for the single observation of the rendered seed."""

@@ -308,11 +308,11 @@ class BanditLearner(Resumable):
         """
         return np.repeat(self.policy(), states.shape[1], axis=1)
 
-    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Any, hidden_state: Any, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select arms for observations `[S, N]`, which are uninformative (see `operant.runtime.learner.Policy`)."""
-        return self._player.act(obs, memory, noise)
+        return self._player.act(obs, hidden_state, noise)
 
-    def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
+    def describe(self, obs: Any, hidden_state: Any) -> Mapping[str, Tensor]:
         """Return the greedy policies and the estimated means, if any (see `operant.runtime.learner.Describing`)."""
         shape = (*obs.shape[:2], -1)
         outputs = {"probabilities": self.policy()} | ({"q": self.q} if self.learns_action_values else {})

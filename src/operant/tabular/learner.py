@@ -293,16 +293,16 @@ class TabularLearner(DeclaredState):
             reported["schedule/step_size"] = table.step_size
         return reported
 
-    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Any, hidden_state: Any, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
 
         Raises:
             EnvError: if a state is outside the table.
         """
         _states(_array(obs), self.states, "the environment")
-        return self._player.act(obs, memory, noise)
+        return self._player.act(obs, hidden_state, noise)
 
-    def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
+    def describe(self, obs: Any, hidden_state: Any) -> Mapping[str, Tensor]:
         """Return the greedy policies and the tables in states `[S, N]` (see `operant.runtime.learner.Describing`)."""
         states = _states(_array(obs), self.states, "the environment")
         seeds = np.arange(len(self.seeds))[:, None]
@@ -377,7 +377,7 @@ class Player:
         self._learner = learner
         self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
 
-    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Any, hidden_state: Any, noise: Tensor | None) -> tuple[Tensor, None]:
         """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), behavior actions."""
         states = _array(obs)
         cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)

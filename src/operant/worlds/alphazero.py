@@ -350,7 +350,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         }
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Select actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
         assert isinstance(obs, Mapping)  # noqa: S101 - of `BoardGameEnv`
         boards = obs["observation"]

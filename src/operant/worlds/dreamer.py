@@ -93,7 +93,7 @@ class Dreamer(ReplayLearner):
         parameters: `[S, P]` of world model, actor and critic.
         slow: `[S, Q]`, moving average of the critic's parameters.
         scale: `[S]`, moving average of the distance between percentiles of returns.
-        memory: `[S, N, D + G * K + A]`, hidden state of the policy: state and last action of every environment.
+        hidden_state: `[S, N, D + G * K + A]`, hidden state of the policy: state and last action of every environment.
 
     Raises:
         ValueError: if the environment's spaces are unsupported, the number of environments is wrong, or the budget
@@ -109,7 +109,7 @@ class Dreamer(ReplayLearner):
         "optimizer",
         "collector",
         "replay",
-        "memory",
+        ("memory", "hidden_state"),
         "streams",
     )
 
@@ -136,7 +136,7 @@ class Dreamer(ReplayLearner):
         self.scale = torch.zeros(len(seeds), device=env.device)
         self.optimizer = StackedLaProp(self.parameters, sizes=self.networks.sizes, clip=config.gradient_clip)
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
-        self.memory = self._empty(config.num_envs)
+        self.hidden_state = self._empty(config.num_envs)
         self.streams = [streams.torch_generator(seed, "dreamer", device=env.device) for seed in seeds]
         self.consumed = self.updates = 0
 
@@ -196,7 +196,7 @@ class Dreamer(ReplayLearner):
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
             if t:
                 self._forget()
-            actions, self.memory = self.step(obs, self.memory, chance[t], noise[t])
+            actions, self.hidden_state = self.step(obs, self.hidden_state, chance[t], noise[t])
             return (actions,), self.actions.to_env(actions)
 
         rollout = self.collector.collect(config.num_steps, act)
@@ -206,20 +206,22 @@ class Dreamer(ReplayLearner):
 
     def _forget(self) -> None:
         """Reset the hidden states of environments whose episode has just ended."""
-        self.memory = self.memory.masked_fill(self.collector.starts().unsqueeze(-1), 0.0)
+        self.hidden_state = self.hidden_state.masked_fill(self.collector.starts().unsqueeze(-1), 0.0)
 
-    def step(self, obs: Tensor, memory: Tensor, chance: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def step(
+        self, obs: Tensor, hidden_state: Tensor, chance: Tensor | None, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Return actions for observations `[S, N, ...]`, and the next hidden state.
 
         Args:
             obs: inputs of the networks.
-            memory: `[S, N, ...]` hidden state.
+            hidden_state: `[S, N, ...]` hidden state.
             chance: `[S, N, G, K]` Gumbel noise of the states; None: the most likely ones.
             noise: `[S, N, A]` noise of the actions; None: the most likely ones.
         """
         agent, shape, rssm = self.agent, self.networks.shape.world.rssm, self.agent.world.rssm
         sizes = [shape.deter, shape.stoch * shape.classes, self.actions.width]
-        deter, stoch, action = memory.split_with_sizes(sizes, -1)
+        deter, stoch, action = hidden_state.split_with_sizes(sizes, -1)
         deter = rssm.sequence_model(State(deter, stoch), rssm.embed_action(action))
         state = State(deter, sampled(rssm.posterior_log_probs(deter, agent.world.embed_obs(obs)), chance))
         actions = self.actions.sample(agent.policy(state.features), noise)
@@ -358,10 +360,10 @@ class Dreamer(ReplayLearner):
         return _mean(loss[:-1], (frames.weights * ~(frames.last | gap))[:-1])
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Select actions for observations `[S, N, ...]`; `memory` is state and action (see `runtime.Policy`)."""
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Select actions for observations `[S, N, ...]`; `hidden_state` is state and action (see `runtime.Policy`)."""
         inputs, rssm = self.features.by_seed(obs), self.networks.shape.world.rssm
-        before = self._empty(inputs.shape[1]) if memory is None else memory
+        before = self._empty(inputs.shape[1]) if hidden_state is None else hidden_state
         assert isinstance(before, Tensor)  # noqa: S101 - what was returned before
         chance = None
         if noise is not None:
@@ -378,7 +380,7 @@ class Dreamer(ReplayLearner):
 
     def begin_anew(self) -> None:
         """Forget the episodes in progress."""
-        self.memory.zero_()
+        self.hidden_state.zero_()
 
 
 def _mean(loss: Tensor, weights: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.nets import Memory, StackedGRU
+from operant.nets import Recurrence, StackedGRU
 from operant.nets.mlp import Layers
 
 LOG_STD = (-4.0, 2.0)
@@ -98,8 +98,8 @@ class MixtureRNNShape:
     @property
     def network(self) -> StackedGRU:
         """The recurrent unit, with a linear layer before and after it."""
-        memory = Memory(units=self.units, steps=self.steps)
-        return StackedGRU(self.latent + self.actions, (), self.outputs, activation="tanh", memory=memory)
+        recurrence = Recurrence(units=self.units, steps=self.steps)
+        return StackedGRU(self.latent + self.actions, (), self.outputs, activation="tanh", recurrence=recurrence)
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row per generator."""

@@ -332,7 +332,7 @@ class MRQ(Resumable):
         return self.actor(self.actor.views(self.parameters["policy"]), self._bound.encode(obs))
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, hidden_state: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Select actions for raw observations `[S, N, ...]` (see `runtime.Policy`)."""
         outputs = self.policy(self.experience.read(obs))
         actions = self.actions.perturbed(outputs, noise, std=self.config.exploration_noise)

@@ -409,7 +409,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         return gradient, tuple(loss.detach() for loss in losses), values.detach() - batch.returns[0]
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
         """Select actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
         inputs = self.features.by_seed(obs)
         result = self.search(inputs, None if noise is None else noise.flatten(0, 1))

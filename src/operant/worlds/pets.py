@@ -219,14 +219,14 @@ class PETS(Resumable):
         return Draws(torch.stack(plans).flatten(-2), torch.cat(chance, 2))
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Select actions for observations `[S, N, ...]` by planning; `memory` contains the rest of the plans.
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Select actions for observations `[S, N, ...]` by planning; `hidden_state` contains the rest of the plans.
 
-        The noise of planning is the same at every step, so the action is a function of observation and `memory`; with
-        `noise` it is sampled from the last distribution of the plan.
+        The noise of planning is the same at every step, so the action is a function of observation and `hidden_state`;
+        with `noise` it is sampled from the last distribution of the plan.
         """
         inputs = self.experience.read(obs)
-        plan = inputs.new_zeros(*inputs.shape[:2], *self.plan.shape[2:]) if memory is None else memory
+        plan = inputs.new_zeros(*inputs.shape[:2], *self.plan.shape[2:]) if hidden_state is None else hidden_state
         assert isinstance(plan, Tensor)  # noqa: S101 - as returned before
         mean, std = self.improve(inputs, plan, self.greedy_draws)
         action = mean[:, :, 0]

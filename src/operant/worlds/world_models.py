@@ -427,11 +427,11 @@ class WorldModels(ReplayLearner):
         return total / count, all_episodes(reports)
 
     @torch.no_grad()
-    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Select actions for observations `[S, N, ...]` (see `runtime.Policy`); `memory` is M's hidden state."""
+    def act(self, obs: Tree, hidden_state: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Select actions for observations `[S, N, ...]` (see `runtime.Policy`); `hidden_state` is M's hidden state."""
         mean, log_std = self.bound_vision.encode(self.features.by_seed(obs))
         latent = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
-        hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if memory is None else memory
+        hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if hidden_state is None else hidden_state
         code = dreaming.act(self.actions, latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
         return self.actions.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
 
