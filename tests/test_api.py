@@ -310,9 +310,9 @@ TEACHERS = pytest.mark.parametrize(
 @TEACHERS
 def test_a_run_begins_with_what_another_has_learned(tmp_path, algorithm, task, values):
     options = {"evaluate_episodes": 2, "progress": "silent", "seeds": 1 if algorithm == "a3c" else 2, **values}
-    first = operant.train(algorithm, task, budget=320, run=tmp_path / "first", **options)
+    first = operant.train(algorithm, task, budget=160, run=tmp_path / "first", **options)
     begun = operant.train(
-        algorithm, task, budget=640, run=tmp_path / "begun", init=first.run.path, interrupted=lambda: True, **options
+        algorithm, task, budget=320, run=tmp_path / "begun", init=first.run.path, interrupted=lambda: True, **options
     )
     assert begun.experiment.learner.consumed == 0
     learned, before = begun.experiment.learner.learned, first.experiment.learner.learned
@@ -321,7 +321,7 @@ def test_a_run_begins_with_what_another_has_learned(tmp_path, algorithm, task, v
     assert begun.evaluate(2).scores == first.evaluate(2).scores
     assert begun.run.resolved()["init"] == str(first.run.path)
     resumed = operant.resume(begun.run.path, progress="silent")
-    assert resumed.outcome.consumed >= 640
+    assert resumed.outcome.consumed >= 320
     after = resumed.experiment.learner.learned
     assert not all(torch.equal(after[name], before[name]) for name in after)
 
