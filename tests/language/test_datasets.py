@@ -45,6 +45,17 @@ def test_rows_of_a_file(tmp_path):
     assert one.reward_functions() is None
 
 
+def test_a_task_next_to_a_data_set_is_named(tmp_path, caplog):
+    path = tmp_path / "reverse.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
+    config = SFTConfig(dataset=str(path))
+    for task in ("reverse", "rows"):  # the stem of the file, which is the task if none is given, and no task
+        load_data(settings(task), config, ("prompt-completion",), seed=0)
+    assert not caplog.records
+    load_data(settings("arithmetic:digits=3"), config, ("prompt-completion",), seed=0)
+    assert f"The task arithmetic:digits=3 has no effect with dataset={path}: leave out one of them." in caplog.text
+
+
 @pytest.mark.parametrize("shared", [0, 3])
 def test_evaluation_rows_with_prompts_of_the_training_are_counted(tmp_path, caplog, shared):
     for name, start in (("train", 0), ("test", 10 - shared)):

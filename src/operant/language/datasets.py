@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from operant.language import tasks, verifiers
@@ -143,6 +144,9 @@ def load_data(settings: Settings, config: LanguageConfig, accepted: Sequence[Kin
             f"eval_dataset={config.eval_dataset} needs a training dataset; {settings.task} generates its own examples"
         )
     if source:
+        named = settings.task.partition(":")[0] in tasks.TASKS and settings.task != Path(source).stem
+        if named and seed == settings.seeds[0]:
+            logger.warning("The task %s has no effect with dataset=%s: leave out one of them.", settings.task, source)
         train, rest = _rows(source, config, accepted)
         # Algorithms that sample pass all other columns to the reward functions.
         if accepted != PROMPTED and seed == settings.seeds[0]:
