@@ -151,6 +151,18 @@ def test_a_model_of_16_bits_computes_and_learns(folder):
     assert log_probs(model).mean() > before + 0.1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_factors_of_16_bits_are_not_rounded_to_them(make_model, dtype):
+    model = make_model(dtype=dtype)
+    weight = model.network.get_output_embeddings().weight
+    hidden = torch.randn(5, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+    exact = hidden.double() @ weight.double().T
+    with torch.no_grad():
+        found = model.logits(hidden)
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() < 1e-2 * (exact.to(dtype) - exact).abs().max()
+
+
 def test_the_logits_of_16_bits_are_those_of_training(folder):
     """A common shift of the logits, which changes no probability, would make the rounding errors of 16 bits large."""
     model = load(ModelOptions(model=str(folder), dtype="bfloat16"), seed=0)

@@ -243,13 +243,13 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
-    generators = streams.of_seeds(settings.seeds, "watching", device=trained.device)
+    generators = streams.of_seeds(settings.seeds[index : index + 1], "watching", device=trained.device)
     return Stage(
         learner,
         settings.task,
         seeds=settings.seeds,
         index=index,
-        noise=(lambda: draw_noise(learner, 1, generators[index : index + 1])[0]) if sample else None,
+        noise=(lambda: draw_noise(learner, 1, generators)[0]) if sample else None,
         wrap=trained.experiment.wrap if isinstance(trained.experiment, Numbering) else lambda bare: bare,
         max_steps=max_steps,
         live=live,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from operant.language.examples import Pair, Prompt, Ranking, Stepwise
+from operant.language.examples import Pair, Prompt, Ranking, Stepwise, cut_left
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
 
@@ -62,7 +62,7 @@ class Context:
                 *(len(prompt), len(completion), size),
             )
         first = int(prompt[0] == self._model.tokenizer.bos_token_id)
-        return Sample(prompt[:first] + prompt[len(prompt) - room + first :], completion) if room > first else None
+        return Sample(cut_left(prompt, room, keep=first), completion) if room > first else None
 
 
 def _completion(example: Example, max_tokens: int) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "Prompt",
     "Ranking",
     "Stepwise",
+    "cut_left",
     "demonstrations",
     "pairs",
     "prompts",
@@ -80,6 +81,11 @@ class Stepwise(NamedTuple):
 Example = TypeVar("Example", Prompt, Sample, Pair, Ranking, Stepwise)
 
 
+def cut_left(ids: list[int], most: int, *, keep: int) -> list[int]:
+    """Return the first `keep` and the last tokens of a prompt, `most` in total."""
+    return ids[:keep] + ids[len(ids) - most + keep :]
+
+
 class _UnusableError(Exception):
     """Reason to drop an example."""
 
@@ -121,7 +127,7 @@ class _Encoder:
         kept = " after the system message" if system else ""
         self.cut[f"prompts on the left{kept}, to {most} tokens"] += 1
         first = system or int(ids[0] == self.tokenizer.bos_token_id)
-        return ids[:first] + ids[len(ids) - most + first :]
+        return cut_left(ids, most, keep=first)
 
     def completion(self, ids: list[int]) -> list[int]:
         """Truncate a completion."""

@@ -251,13 +251,13 @@ class LanguageModel:
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Compute `hidden @ weight.T` in float32, also for factors in bfloat16, whose product PyTorch rounds to 8 bits.
+    """Compute `hidden @ weight.T` in float32, also for factors of 16 bits, to which PyTorch rounds their product.
 
     Training computes logits in float32; with rounded ones, the tokens that are sampled would have other probabilities.
     The second product is what rounding removed from the first. It takes a quarter of the time of products in float32
     on a CPU, which would convert the weights for every token.
     """
-    if hidden.dtype == weight.dtype == torch.bfloat16:
+    if hidden.dtype == weight.dtype and weight.dtype.itemsize == 2:
         rounded = (hidden @ weight.T).detach()
         return rounded.float() + torch.addmm(rounded, hidden, weight.T, beta=-1).float()
     return hidden.float() @ weight.float().T
