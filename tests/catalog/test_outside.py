@@ -292,3 +292,29 @@ def test_an_entry_point_is_found_by_its_name(tmp_path, monkeypatch):
     assert catalog.find("ppo") in catalog.ALGORITHMS, "packages use none of our names"
     with pytest.raises(ValueError, match="no algorithm is called 'its-pp'; did you mean 'its-ppo'"):
         catalog.find("its-pp")
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "accepted"),
+    [
+        ({}, "/my/ppo.py:PPO", True),
+        ({"config": "Config"}, "/my/ppo.py:PPO", True),
+        ({"config": "/my/ppo.py:Config"}, "/my/ppo.py:PPO", True),
+        ({"config": "/my/other.py:Config"}, "/my/ppo.py:PPO", False),
+        ({"config": "evil:Config"}, "/my/ppo.py:PPO", False),
+        ({"config": "operants:Config"}, "/my/ppo.py:PPO", False),
+        ({"module": "/my/other.py"}, "/my/ppo.py:PPO", False),
+        ({"module": "evil"}, "/my/ppo.py:PPO", False),
+        ({"module": "a.b"}, "a.c:PPO", True),
+        ({"module": "a.b"}, "b.c:PPO", False),
+        ({"module": "a.b"}, "uninstalled", True),
+        ({"module": "/my/other.py"}, "uninstalled", False),
+        ({"module": "a.b", "config": "/my/other.py:Config"}, "uninstalled", False),
+    ],
+)
+def test_the_record_of_a_run_adds_no_code_to_what_its_configuration_names(changed, name, accepted):
+    facts = catalog.find("ppo").facts() | {"module": "/my/ppo.py", "config": "operant.control.ppo:PPOConfig"}
+    found = outside.recorded(name, json.loads(json.dumps(facts | changed)))
+    assert (found is not None) == accepted
+    if found:
+        assert found.facts() == facts | changed

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from operant.catalog import Algorithm
+from operant.catalog import ALGORITHMS, Algorithm
 from operant.runtime.inputs import (
     Input,
     changes,
@@ -228,7 +228,7 @@ def test_every_field_may_name_something_in_a_file(home):
 
 def test_an_outside_algorithm_is_reported_with_the_present_path_of_its_file(home, tmp_path):
     entry = Algorithm(
-        **{"name": f"{home / 'reward.py'}:A", "module": str(home / "reward.py"), "config": "m:B", "learner": "A"},
+        **{"name": f"{home / 'reward.py'}:A", "module": str(home / "reward.py"), "config": "B", "learner": "A"},
         **{"title": "A", "package": "control", "family": "none", "on_policy": True, "idea": "A.", "paper": "none"},
     )
     found = [Input.of("algorithm", home / "reward.py")]
@@ -238,3 +238,27 @@ def test_an_outside_algorithm_is_reported_with_the_present_path_of_its_file(home
     assert run.settings.algorithm == run.entry.name == f"{tmp_path / 'moved' / 'reward.py'}:A"
     assert run.entry.module == str(tmp_path / "moved" / "reward.py")
     assert outside_of(home) is None
+
+
+def test_run_json_names_no_code(home):
+    """A reader of `config.toml` knows all code of a run."""
+    run = make("run")
+    (run.path / "evil.py:Net").touch()
+    (run.path / "evil.py").touch()
+    gone = {"path": "/none/evil.py", "relative": "evil.py", "sha256": "0", "at_start": True}
+    records = [
+        {"name": "a", **gone},
+        {"name": "b", **gone, "path": "/none/evil.py:Net", "fills": "model"},
+        {"name": "c", **gone, "path": "tiny", "relative": "evil.py:Net"},
+        {"name": "d", **gone, "path": "sft", "relative": "evil.py:Net"},
+        {"name": "e", **gone, "path": str(home / "data.jsonl"), "fills": "dataset"},
+    ]
+    (found,) = [entry for entry in ALGORITHMS if entry.name == "sft"]
+    outside = found.facts() | {"config": "/none/evil.py:Config"}
+    run._update(lambda facts: facts.update(inputs=records, algorithm=outside))
+    table = (run.path / "config.toml").read_text()
+    (run.path / "config.toml").write_text(table.replace('model = "tiny"', 'model = ""'))
+    again = Run.open(run.path)
+    assert again.entry == found
+    assert again.settings == SETTINGS
+    assert again.config(Config) == Config(dataset=str(home / "data.jsonl"), model="")

@@ -1,4 +1,4 @@
-"""Metadata of external algorithms: `algorithm`.
+"""Metadata of external algorithms: `algorithm`, and `recorded` for runs.
 
 It is derived from the learner class. The attribute `CATALOG` of a class is a dictionary with some of `FACTS`, which
 subclasses inherit; `like` is the name of a built-in algorithm that provides all others. A subclass of a built-in
@@ -66,6 +66,38 @@ def algorithm(name: str | type) -> Algorithm:
     found = Algorithm(**said)
     known = found.preset_values
     return dataclasses.replace(found, presets=tuple(p for p in found.presets if p == "paper" or p in known))
+
+
+def recorded(name: str, facts: Mapping[str, Any] | None) -> Algorithm | None:
+    """Return the metadata of a built-in algorithm, or of an external one from the record of a run.
+
+    The record must not add code to what the run's `config.toml` names, so metadata whose code is neither in the file or
+    package of the algorithm nor in operant are left out; `algorithm` finds them from the name.
+
+    Args:
+        name: name of the algorithm in `config.toml`.
+        facts: `Algorithm.facts` of an external algorithm when the run was created.
+
+    Returns:
+        The metadata; None if there are none.
+    """
+    built_in = next((entry for entry in catalog.ALGORITHMS if entry.name == name), None)
+    if built_in or facts is None:
+        return built_in
+    entry = Algorithm.of_facts(facts)
+    point = doors.entry_points(catalog.ENTRY_POINTS).get(name)
+    homes = {_home(f"{entry.module}:{entry.learner}"), *([_home(entry.config)] if ":" in entry.config else [])}
+    if doors.place_of(name) is None and point is None:  # its package is not installed here
+        return None if any(home.endswith(".py") for home in homes) else entry
+    return entry if homes <= {_home(point.value if point else name), "operant"} else None
+
+
+def _home(name: str) -> str:
+    """Return the file of `file.py:Name`, the package of `package.module:Name`, and any other string unchanged."""
+    place = doors.place_of(name)
+    if place is None:
+        return name
+    return str(place.path or place.where.partition(".")[0])
 
 
 def _items(fact: Any) -> Any:

@@ -25,6 +25,8 @@ C = TypeVar("C")
 
 TRAINING_ONLY = ("callbacks",)
 """Names of inputs that are not needed to load a run."""
+FILLED = ("dataset",)
+"""Configuration fields that an input may fill: data, since `run.json` must not name code."""
 
 _FUNCTION = re.compile(r"(?P<file>.*?\.py)(?P<function>:\w+.*)", re.DOTALL)
 
@@ -73,11 +75,11 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the inputs in the `run.json` of a folder; empty for runs of older versions."""
+    """Return the inputs in the `run.json` of a folder, whose paths are absolute; empty for runs of older versions."""
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
-        listed: list[Any] = facts["inputs"]
-        return [record for record in listed if {"name", "path", "sha256"} <= record.keys()]
+        listed: list[Any] = [record for record in facts["inputs"] if {"name", "path", "sha256"} <= record.keys()]
+        return [record for record in listed if Path(record["path"]).is_absolute()]  # `moved` replaces no other value
     except _UNREADABLE:
         return []
 
@@ -132,7 +134,7 @@ def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], fold
         records: inputs from `run.json`.
         folder: folder of the run.
     """
-    filled = {record["fills"]: str(record["path"]) for record in records if record.get("fills")}
+    filled = {record["fills"]: str(record["path"]) for record in records if record.get("fills") in FILLED}
     return moved({**table, **{name: path for name, path in filled.items() if not table.get(name)}}, records, folder)
 
 

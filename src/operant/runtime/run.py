@@ -29,6 +29,7 @@ import tomli_w
 
 from operant import catalog, doors
 from operant.catalog import old_names
+from operant.catalog.outside import recorded
 from operant.runtime import edits, missing_checkpoints, sessions
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.files import make_folder, read_regular, remove_leftovers, replace_durably
@@ -134,7 +135,7 @@ class Run:
         path = absolute(path)
         check_name(path)
         own = to_table(config)
-        entry = outside or _cataloged(settings.algorithm)
+        entry = outside or recorded(settings.algorithm, None)
         tables = {"schema_version": SCHEMA, "settings": settings.table(entry and entry.package), "config": own}
         contents = tomli_w.dumps(tables).encode()
         facts = {
@@ -222,9 +223,8 @@ class Run:
         return self._known_entry() or catalog.find(self.settings.algorithm)
 
     def _known_entry(self) -> catalog.Algorithm | None:
-        """Return the catalog entry of the external or built-in algorithm; None if unknown."""
-        outside = outside_of(self.path)
-        return _cataloged(self.settings.algorithm) if outside is None else catalog.Algorithm.of_facts(outside)
+        """Return the catalog entry of the built-in algorithm, or of the external one as saved; None if unknown."""
+        return recorded(self.settings.algorithm, outside_of(self.path))
 
     def asked(self) -> dict[str, Any]:
         """Return all settings and configuration fields by name."""
@@ -440,10 +440,6 @@ class Run:
             except OSError as error:
                 raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
             yield
-
-
-def _cataloged(name: str) -> catalog.Algorithm | None:
-    return next((entry for entry in catalog.ALGORITHMS if entry.name == name), None)
 
 
 def _json(value: Any) -> bytes:
