@@ -4,10 +4,11 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import operant
-from operant.control.exporting import network_of
+from operant.control.exporting import module_of_policy, network_of, of_choices
 from operant.envs import Wrapper
 from operant.runtime.exported_policy import Policy
 from operant.runtime.exporting import write_policy
@@ -103,6 +104,14 @@ def test_a_policy_trained_in_a_wrapper_is_rejected(tmp_path):
 def test_a_learner_without_an_agent_is_named():
     with pytest.raises(ValueError, match=r"got SimpleNamespace, which has no such agent: use `operant\.load\(run\)"):
         network_of(SimpleNamespace(learner=SimpleNamespace(), env=None), 0)
+
+
+def test_a_learner_that_describes_its_policy_is_exported_as_a_graph():
+    own = torch.nn.Linear(3, 2), of_choices([2]), {}
+    learner = SimpleNamespace(policy_module=lambda index: own)
+    assert module_of_policy(SimpleNamespace(learner=learner, env=None), 0) == own
+    with pytest.raises(ValueError, match="got SimpleNamespace: use --format onnx or torchscript"):
+        network_of(SimpleNamespace(learner=learner, env=None), 0)
 
 
 def test_a_recurrent_policy_is_rejected(tmp_path):

@@ -73,6 +73,8 @@ class Tall(gymnasium.Env):
 """
 ROLLOUT = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (8, 8)}
 REPLAYED = {"hidden_sizes": (8, 8), "learning_starts": 20, "batch_size": 8}
+LATENT = {"learning_starts": 20, "batch_size": 4, "hidden_sizes": (8,), "latent_size": 8, "joint_size": 8}
+LATENT |= {"encoder_hidden_sizes": (8,), "critic_hidden_sizes": (8,), "target_update_interval": 4}
 CASES = {
     "perceptron": ("ppo", "CartPole-v1", ROLLOUT),
     "whole network": ("ppo", "CartPole-v1", {**ROLLOUT, "network": "mine.py:Both"}),
@@ -82,6 +84,8 @@ CASES = {
     "dueling": ("dueling-dqn", "CartPole-v1", {**REPLAYED, "scale_obs": True}),
     "squashed": ("sac", "Pendulum-v1", REPLAYED),
     "choices of sac": ("sac-discrete", "CartPole-v1", REPLAYED),
+    "squashed and normalized by layer": ("mrq", "Pendulum-v1", LATENT),
+    "choices on an image": ("mrq", "operant/PixelCatch-v0", {**LATENT, "depth": 2}),
 }
 
 

@@ -1,5 +1,6 @@
-"""Networks of greedy policies for `operant.runtime.exporting`: `network_of`."""
+"""Networks of greedy policies for `operant.runtime.exporting`: `network_of`, `module_of_policy`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from operant.nets.heads import GaussianHead
 from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
-from operant.runtime.learner import HasAgent
+from operant.runtime.learner import HasAgent, HasPolicyModule
 
 Parts = tuple[Any, Layers, dict[str, Any], dict[str, Tensor]]
 """The shape of a stack of networks, its layers, and its pre- and postprocessing as numbers and tensors."""
@@ -34,6 +35,8 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
         ValueError: if the network is not a perceptron of one vector (it reads images or dictionaries, or is recurrent),
             or wrappers have learned weights.
     """
+    if isinstance(experiment.learner, HasPolicyModule):
+        raise ValueError(_refusal(experiment.learner))
     mlp, layers, facts, tensors = _parts(experiment, index)
     if type(mlp) not in (StackedMLP, StackedLookup):
         raise ValueError(_refusal(mlp))
@@ -52,6 +55,10 @@ def module_of_policy(experiment: Any, index: int) -> tuple[nn.Module, dict[str, 
     Raises:
         ValueError: if the policy is not a function of one observation, or wrappers have learned weights.
     """
+    if isinstance(experiment.learner, HasPolicyModule):
+        require_bare(experiment.env)
+        module, facts, tensors = experiment.learner.policy_module(index)
+        return module, dict(facts), dict(tensors)
     mlp, layers, facts, tensors = _parts(experiment, index)
     return module_of(mlp, layers, index), facts, tensors
 
@@ -70,16 +77,16 @@ def _parts(experiment: Any, index: int) -> Parts:
         return (
             shape.mlp,
             learner.online.layers,
-            _choices([shape.actions], skipped, "advantages" if skipped else "values"),
+            of_choices([shape.actions], skipped=skipped, scores="advantages" if skipped else "values"),
             affine,
         )
     if isinstance(learner, DiscreteSAC | SAC | TD3):
         facts, tensors = _scaling(learner.experience, index)
         if isinstance(learner, DiscreteSAC):
-            facts |= _choices(list(learner.head.choices), 0, "logits")
+            facts |= of_choices(learner.head.choices)
         else:
-            facts |= {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
-            tensors |= _box(learner.bounds)
+            form, bounds = of_box(learner.bounds, squashed=True)
+            facts, tensors = facts | form, tensors | bounds
         return learner.actor.shape.mlp, learner.actor.layers, facts, tensors
     agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
@@ -94,10 +101,10 @@ def _parts(experiment: Any, index: int) -> Parts:
     if agent.normalizer is not None:
         facts, tensors = {"clip": agent.normalizer.clip}, agent.normalizer.scaling(index)
     if isinstance(agent.head, GaussianHead):
-        facts |= {"kind": "box", "outputs": [0, agent.head.outputs]}
-        tensors |= _box(agent.head)
+        form, bounds = of_box(agent.head)
+        facts, tensors = facts | form, tensors | bounds
     else:
-        facts |= _choices(list(agent.head.choices), 0, "logits")
+        facts |= of_choices(agent.head.choices)
     return agent.networks.shape.mlp, agent.networks.actor, facts, tensors
 
 
@@ -108,13 +115,27 @@ def _scaling(experience: Experience, index: int) -> tuple[dict[str, Any], dict[s
     return {"clip": CLIP}, experience.scaling(index)
 
 
-def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:
-    """Return the number of choices of each component, and the range of the outputs with their logits or values."""
-    return {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)], "scores": scores}
+def of_choices(choices: Sequence[int], *, skipped: int = 0, scores: str = "logits") -> dict[str, Any]:
+    """Return the meaning of outputs that are a score of each choice, the highest of which acts.
+
+    Args:
+        choices: numbers of choices of the components of an action.
+        skipped: number of outputs before the scores.
+        scores: the scores: `logits`, or a word for others.
+    """
+    end = skipped + sum(choices)
+    return {"kind": "choices", "choices": list(choices), "outputs": [skipped, end], "scores": scores}
 
 
-def _box(bounds: Bounded | GaussianHead) -> dict[str, Tensor]:
-    return {"middle": bounds.middle, "half": bounds.half, "low": bounds.low, "high": bounds.high}
+def of_box(bounds: Bounded | GaussianHead, *, squashed: bool = False) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the meaning of outputs that are an action in half ranges of its space, after tanh if it is squashed.
+
+    Args:
+        bounds: bounds of the action space.
+        squashed: whether the action is the tanh of the outputs.
+    """
+    facts = {"kind": "squashed" if squashed else "box", "outputs": [0, bounds.low.numel()]}
+    return facts, {"middle": bounds.middle, "half": bounds.half, "low": bounds.low, "high": bounds.high}
 
 
 def _refusal(what: object) -> str:

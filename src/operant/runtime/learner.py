@@ -1,10 +1,10 @@
 """Protocols of learners and policies."""
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from operant.envs.base import Tree
 from operant.nets.actor_critic import BoundActorCritic
@@ -123,6 +123,24 @@ class Describing(Protocol):
             Outputs by name, if available: `probabilities` `[S, N, A]` of discrete actions (concatenated for several
             components), `mean` and `std` `[S, N, A]` of continuous actions (before clipping), `q` `[S, N, A]`, and
             `value` `[S, N]`.
+        """
+        ...
+
+
+PolicyModule = tuple[nn.Module, Mapping[str, Any], Mapping[str, Tensor]]
+"""Network of a greedy policy, how its inputs and outputs are processed, and the tensors of the processing."""
+
+
+@runtime_checkable
+class HasPolicyModule(Protocol):
+    """A learner that describes its greedy policy for `operant export --format onnx` and `torchscript`."""
+
+    def policy_module(self, index: int) -> PolicyModule:
+        """Return the greedy policy of the seed at an index.
+
+        Returns:
+            A module from observations, encoded by `operant.envs.Features`, `[N, ...]`, to outputs `[N, O]`; what the
+            outputs mean, from `operant.control.exporting.of_choices` or `of_box`.
         """
         ...
 

@@ -16,22 +16,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import elu, relu
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
+from operant.control.exporting import of_box, of_choices
 from operant.control.off_policy import alternate, explore, planned_updates
 from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree
 from operant.nets import StackedAdam, StackedNormedMLP, compilable
 from operant.runtime.budget import require_budget
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, PolicyModule
 from operant.runtime.priorities import Priorities
 from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import Resumable, State
-from operant.worlds.action_vectors import action_vectors
+from operant.worlds.action_vectors import BoxActions, action_vectors
 from operant.worlds.mrq_config import PRESETS, MRQConfig
 from operant.worlds.replay_learner import insert_windows
 from operant.worlds.representation import (
@@ -338,6 +339,13 @@ class MRQ(Resumable):
         actions = self.actions.perturbed(outputs, noise, std=self.config.exploration_noise)
         return self.actions.to_env(actions), None
 
+    def policy_module(self, index: int) -> PolicyModule:
+        """Return the greedy policy of the seed at an index (see `operant.runtime.learner.HasPolicyModule`)."""
+        module = GreedyMRQ(self.encoder, self.actor, *(self.parameters[name][index] for name in ("encoder", "policy")))
+        if isinstance(self.actions, BoxActions):
+            return module, *of_box(self.actions, squashed=True)
+        return module, of_choices([self.actions.width]), {}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of one action for each of `rows` environments of one seed."""
         return self.actions.noise((rows,), generator)
@@ -346,3 +354,24 @@ class MRQ(Resumable):
         """Restore a state exactly; an invalid state leaves the learner unchanged."""
         self.encoder_losses = self.encoder_losses.clone()  # the original is part of the saved metrics
         super().load_state_dict(state)
+
+
+class GreedyMRQ(nn.Module):
+    """The encoder and the policy of one seed, for programs without operant.
+
+    Args:
+        encoder: shape of the encoder.
+        actor: shape of the policy.
+        state: parameters of the encoder, `[P]`.
+        policy: parameters of the policy, `[P]`.
+    """
+
+    def __init__(self, encoder: Representation, actor: StackedNormedMLP, state: Tensor, policy: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.actor = encoder, actor
+        self.state, self.policy = (nn.Parameter(part.detach().cpu().clone()[None]) for part in (state, policy))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the outputs `[M, A]` for `[M, ...]`, before tanh or softmax."""
+        latent = self.encoder.bind(self.state).encode(obs.unsqueeze(0))
+        return self.actor(self.actor.views(self.policy), latent).squeeze(0)
