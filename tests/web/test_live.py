@@ -75,7 +75,7 @@ def test_a_pipe_does_not_block(run):
 
     def follow():
         found.append(whole_bytes(run.metrics_path))
-        found.append(Columns().read(run.metrics_path, ["a"]).consumed)
+        found.append(Columns().read(run.metrics_path, "a").consumed.tolist())
 
     reader = threading.Thread(target=follow, daemon=True)  # opening a pipe waits until another process writes to it
     reader.start()

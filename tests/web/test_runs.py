@@ -53,6 +53,15 @@ def test_the_description_of_a_run(folder):
     json.dumps(found, allow_nan=False)
 
 
+def test_metrics_that_the_last_record_lacks_are_offered(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    records = tmp_path / "runs" / "first" / "metrics.jsonl"
+    with records.open("a", encoding="utf-8") as file:
+        file.write('{"consumed": 1990, "rollout/success_rate": [0.5]}\n{"consumed": 2000, "loss": [1.0]}\n')
+    expected = ["loss", "rollout/episode_return", "rollout/success_rate"]
+    assert runs.show(tmp_path / "runs", "first")["metrics"] == expected
+
+
 def test_curves_of_evaluations_are_those_of_compare(folder):
     from operant.runtime.run import Run
 

@@ -76,9 +76,7 @@ def curves(runs: Path, names: list[str], metric: str | None = None, known: str =
     version = json.dumps([[name, *stamp(file)] for name, file in files.items()])
     if version == known:
         return {"version": version, "unchanged": True}
-    wanted = [metric] if metric else ["scores", "iqm", "interval"]
-    read = {name: _COLUMNS.read(file, wanted) for name, file in files.items()}
-    found = {name: decimated(columns, metric) for name, columns in read.items()}
+    found = {name: decimated(_COLUMNS.read(file, metric or None)) for name, file in files.items()}
     return {"version": version, "curves": found}
 
 
@@ -263,8 +261,8 @@ def _json(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _metrics(path: Path) -> list[str]:
-    record = last_record(path / "metrics.jsonl") or {}
-    return sorted(name for name in record if name != "consumed")
+    """Return the names of all metrics: some are only in records with ended episodes, so the last one may lack them."""
+    return sorted(_COLUMNS.names(path / "metrics.jsonl") - {"consumed"})
 
 
 def _media(path: Path) -> list[dict[str, Any]]:
