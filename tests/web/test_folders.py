@@ -1,4 +1,6 @@
+import importlib
 import os
+import shutil
 
 import pytest
 
@@ -25,6 +27,22 @@ def test_runs_are_found_by_name(runs):
     assert sorted(names_of(runs)) == ["a/b/three", "one", "set/two"]
     for name in names_of(runs):
         assert folder_of(runs, name) == runs / name
+
+
+@pytest.mark.parametrize("name", ["batches.index", "completions.index", "labels.index", "models.models"])
+def test_a_run_that_is_deleted_during_a_listing_is_left_out(name, runs, monkeypatch):
+    module, _, function = name.partition(".")
+    listing = importlib.import_module(f"operant.web.{module}")
+
+    def vanishing(*arguments):
+        for found in names_of(*arguments):
+            shutil.rmtree(runs / found)
+            yield found
+
+    monkeypatch.setattr(listing, "names_of", vanishing)
+    answer = getattr(listing, function)(runs)
+    assert answer.get("runs", []) == answer.get("policies", []) == []
+    assert list(names_of(runs)) == []
 
 
 def test_runs_are_searched_in_folders_without_a_run(runs):

@@ -24,7 +24,7 @@ MOST_SAMPLES = 400
 
 def index(runs: Path) -> dict[str, Any]:
     """Return the runs with batches."""
-    return {"runs": [name for name in names_of(runs) if _has_batches(folder_of(runs, name))]}
+    return {"runs": [name for name in names_of(runs) if _has_batches(runs / name)]}
 
 
 def _has_batches(path: Path) -> bool:

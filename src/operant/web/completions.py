@@ -35,7 +35,7 @@ NO_BATCHES = (
 def index(runs: Path) -> dict[str, Any]:
     """Return the runs with completions."""
     language = {entry.name for entry in catalog.LANGUAGE}
-    return {"runs": [name for name in names_of(runs) if _answers(folder_of(runs, name), language)]}
+    return {"runs": [name for name in names_of(runs) if _answers(runs / name, language)]}
 
 
 def _answers(path: Path, language: set[str]) -> bool:

@@ -22,7 +22,10 @@ RUN = ("config.toml",)
 
 
 def names_of(runs: Path, files: Sequence[str] = RUN) -> Iterator[str]:
-    """Yield names of folders that contain one of `files`; folders below a found one are skipped."""
+    """Yield names of folders that contain one of `files`; folders below a found one are skipped.
+
+    They lead to folders inside of `runs`, which may be deleted at any time.
+    """
     return islice(chain.from_iterable(found for _, found in _levels(runs, files)), MOST_RUNS)
 
 

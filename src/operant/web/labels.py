@@ -39,7 +39,7 @@ _added: dict[Path, tuple[int, int, int]] = {}
 
 def index(runs: Path) -> dict[str, Any]:
     """Return the runs with items to label, and the folder of runs in shell syntax."""
-    names = [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]
+    names = [name for name in names_of(runs) if _is_labelable(runs / name)]
     return {"runs": names, "folder": shown_path(runs)}
 
 

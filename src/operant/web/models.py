@@ -7,7 +7,7 @@ from typing import Any
 from operant import catalog
 from operant.runtime.metrics import last_record
 from operant.runtime.run_paths import shown_path
-from operant.web.folders import folder_of, names_of
+from operant.web.folders import names_of
 from operant.web.runs import settings_of
 from operant.web.states import step_folders
 
@@ -21,13 +21,13 @@ def models(runs: Path) -> dict[str, Any]:
     policies: list[dict[str, Any]] = []
     rewards: list[dict[str, Any]] = []
     for name in names_of(runs):
-        path = folder_of(runs, name)
+        path = runs / name
         settings = _settings(path)
         entry = LANGUAGE.get(str(settings.get("algorithm", "")))
         if entry is not None and any(step_folders(path / "checkpoints")):
             (rewards if entry.family == "reward" else policies).append(_of_run(path, name, settings))
     for name in names_of(runs, FILES):
-        path = folder_of(runs, name, FILES)
+        path = runs / name
         policies.append({"name": name, "path": shown_path(path), "seeds": 1, "about": "a saved model", "example": ""})
     return {"policies": policies, "rewards": rewards}
 
