@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from operant.runtime.locks import HeldError, held
+from operant.runtime.locks import HeldError, held, is_held
 
 HOLD = """
 import os, sys, time
@@ -60,3 +60,16 @@ def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
         pass
     with held(tmp_path, patience=30.0):
         pass
+
+
+def test_whether_a_lock_is_held_is_found_without_writing(tmp_path):
+    assert not is_held(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with held(tmp_path):
+        assert is_held(tmp_path)
+        assert is_held(tmp_path)
+    before = [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()]
+    folder = tmp_path.stat().st_mtime_ns
+    assert not is_held(tmp_path)
+    assert [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == before
+    assert tmp_path.stat().st_mtime_ns == folder, "no file was created and removed"

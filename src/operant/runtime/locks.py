@@ -15,8 +15,16 @@ from filelock import FileLock, Timeout
 
 from operant.runtime.files import read_regular, require_regular
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 HOLDER = "lock.holder"
 """Name of the file that names the process that holds the lock."""
+
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+"""Error codes of a lock that is held."""
 
 
 class HeldError(Exception):
@@ -57,11 +65,26 @@ def held(folder: Path, *, patience: float = 0.0) -> Generator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether another process or object holds the lock of a folder.
+    """Return whether another process or object holds the lock of a folder; nothing is written where flock exists.
 
     Raises:
-        OSError: the folder is not writable.
+        OSError: the lock is unreadable, or without flock, the folder is not writable.
     """
+    path = folder / "lock"
+    require_regular(path)
+    if not path.exists():
+        return False
+    if fcntl is not None:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that others can test it, too
+            except OSError as error:
+                if error.errno in _HELD:
+                    return True
+                if error.errno != errno.ENOSYS:  # the file system has no flock, so `lock` itself is the lock
+                    raise
+            else:
+                return False
     try:
         with held(folder):
             return False

@@ -189,7 +189,7 @@ def _held(path: Path) -> bool:
     try:
         return is_held(path)
     except OSError:
-        return True  # unknown: this process cannot write in the folder
+        return True  # unknown: this process cannot read the lock
 
 
 def stamp(path: Path) -> tuple[int, int, int]:
