@@ -120,6 +120,19 @@ def test_nothing_is_overwritten(cli, tmp_path):
     assert "is not built in: copy its file" in errors
 
 
+def test_a_file_in_the_home_folder_is_checked_and_named_by_its_path(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    status, out, _ = cli("copy", "ppo", "~/mine.py")
+    path = tmp_path / "mine.py"
+    assert (status, path.is_file()) == (0, True)
+    assert f"written: {path}\n" in out
+    assert f"operant train {path}:PPO CartPole-v1" in out
+    status, _, errors = cli("copy", "ppo", "~/mine.py")
+    assert (status, errors) == (2, f"operant: error: {path} already exists: choose another file\n")
+    assert write(catalog.find("sarsa"), Path("~/sarsa.py")) == tmp_path / "sarsa.py"
+
+
 def test_copying_imports_nothing_heavy(tmp_path):
     code = "import sys; from operant.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, "copy", "ppo", "mine.py"], check=True, cwd=tmp_path)

@@ -1,11 +1,38 @@
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import tyro
 
 from operant import catalog
-from operant.cli.flags import flags_of, unknown
+from operant.cli.arguments import parse, parse_training
+from operant.cli.flags import Parser, flags_of, read_path, unknown
+
+
+@dataclass
+class Files:
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    out: Path | None = None
+
+
+def test_paths_begin_in_the_home_folder_after_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    home = tmp_path / "zz.png"
+    found = parse(Files, ["a~", "~/zz.png", "--out=~/zz.png"], "compare")
+    assert (found.files, found.out) == ((Path("a~"), home), home)
+    parser = Parser("operant files", description="")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path)
+    found = parser.parse_args(["~/zz.png", "--out=~/zz.png"])
+    assert (found.file, found.out) == (home, home)
+    with pytest.raises(ValueError, match="argument file: expected a path, got an empty one"):
+        parser.parse_args([""])
+    with pytest.raises(ValueError, match=r"the home folder in ~no-such-user/a is unknown; a file .* is \./~no"):
+        read_path("~no-such-user/a")
+    (tmp_path / "ppo.toml").write_text("[config]\nnum_epochs = 3\n", encoding="utf-8")
+    assert parse_training(["ppo", "CartPole-v1", "--config=~/ppo.toml"])[1].num_epochs == 3
 
 
 @dataclass

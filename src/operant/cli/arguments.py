@@ -16,7 +16,7 @@ import tyro
 
 from operant import catalog, doors
 from operant.catalog import old_names
-from operant.cli.flags import flags_of, in_a_line, unknown
+from operant.cli.flags import flags_of, in_a_line, read_path, unknown
 from operant.cli.output import wrapped
 from operant.cli.seeds import require_number_of_seeds
 from operant.cli.values import REGISTRY, whole
@@ -304,7 +304,7 @@ def _defaults(
     from operant import api
 
     entry = catalog.find(algorithm)
-    tables = _read(Path(named.config)) if named.config is not None else {}
+    tables = _read(read_path(named.config)) if named.config is not None else {}
     config = api.configure(algorithm, task, preset=named.preset, **_deciding(entry, named, tables.get("config", {})))
     seeds = tuple(range(entry.seeds))
     common: dict[str, Any] = {"algorithm": entry.name, "task": task, "budget": entry.budget_for(task)}

@@ -66,18 +66,18 @@ def write(entry: catalog.Algorithm, path: Path) -> Path:
 
 
 def _save(text: str, path: Path) -> Path:
-    """Write the text of a Python file to a new path, and return it."""
+    """Write the text of a Python file to a new path, and return it with the home folder in place of `~`."""
+    path = path.expanduser()
     if path.suffix != ".py" or "." in path.stem:
         raise ValueError(f"the name of a Python file must end in .py and have no other dot, got {path}")
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} already exists: choose another file")
-    target = path.expanduser()
-    with named_in_errors(target), target.open("x", encoding="utf-8") as file:
+    with named_in_errors(path), path.open("x", encoding="utf-8") as file:
         try:
             file.write(text)
             file.flush()
         except OSError:
-            target.unlink()  # part of a file would be in the way of the next attempt
+            path.unlink()  # part of a file would be in the way of the next attempt
             raise
     return path
 

@@ -1,15 +1,30 @@
-"""Error messages for unknown flags."""
+"""Paths in arguments, and error messages for unknown flags; without heavy imports."""
 
 import argparse
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from operant.catalog import Algorithm, names
 
 _SWITCHES = ("true", "false", "yes", "no", "on", "off")
 """Values that other programs take for their switches."""
+
+
+def read_path(word: str) -> Path:
+    """Parse a path, which may begin with `~`: shells leave it in quotes, and in bash after `--out=`.
+
+    Raises:
+        ValueError: the path is empty, often a variable of a shell that is not set, or the user after `~` is unknown.
+    """
+    if not word:
+        raise ValueError("expected a path, got an empty one; '.' is the working folder")
+    try:
+        return Path(word).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"the home folder in {word} is unknown; a file with this name is ./{word}") from error
 
 
 def flags_of(kind: Any) -> list[str]:
@@ -88,6 +103,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str):
         super().__init__(prog, description=description, allow_abbrev=False)
+        self.register("type", Path, _argument_path)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - it has overloads
         """Parse the arguments.
@@ -104,3 +120,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ValueError instead of printing the message."""
         raise ValueError(f"{message}; see `{self.prog} --help`")
+
+
+def _argument_path(word: str) -> Path:
+    """Parse a path as `read_path`, with the exception whose message argparse shows."""
+    try:
+        return read_path(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

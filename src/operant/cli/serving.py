@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from operant.cli.flags import Parser
+from operant.cli.flags import Parser, read_path
 from operant.cli.output import require_extra, say
 
 PORT = 8421
@@ -28,7 +28,7 @@ def serve(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--docs",
-        default="",
+        type=_documentation,
         metavar="FOLDER|ADDRESS",
         help="target of links to the documentation: the folder of a site built by `make docs`, which is served, too, "
         "or a URL",
@@ -42,7 +42,6 @@ def serve(arguments: list[str]) -> int:
     parser.add_argument(
         "--states",
         type=Path,
-        default=Path("states"),
         metavar="FOLDER",
         help="folder of the states saved by --train (default: states)",
     )
@@ -53,14 +52,25 @@ def serve(arguments: list[str]) -> int:
         "(default: auto)",
     )
     options = parser.parse_args(arguments)
-    if options.train is None and options.device != "auto":
-        raise ValueError("--device is that of --train; the web app computes on the CPU, and a run on its own device")
     if options.train is not None:
-        return start_training(options.train, options.states, options.port, host=options.host, device=options.device)
+        given = {"--runs": options.runs, "--docs": options.docs, "--no-browser": options.no_browser or None}
+        if flag := next((flag for flag, value in given.items() if value is not None), None):
+            raise ValueError(f"{flag} is for the web app, which --train replaces: leave out one of the two")
+        states = options.states or Path("states")
+        return start_training(options.train, states, options.port, host=options.host, device=options.device)
+    if options.states is not None:
+        raise ValueError("--states is for --train: leave it out; the runs of the web app are in the folder of --runs")
+    if options.device != "auto":
+        raise ValueError("--device is that of --train; the web app computes on the CPU, and a run on its own device")
     if options.runs is not None and not options.runs.is_dir():
         raise ValueError(f"there is no folder {options.runs}; pass the folder of your runs with --runs")
-    browser = not options.no_browser
-    return start(options.runs or Path("runs"), options.port, host=options.host, browser=browser, docs=options.docs)
+    runs, docs = options.runs or Path("runs"), options.docs or ""
+    return start(runs, options.port, host=options.host, browser=not options.no_browser, docs=docs)
+
+
+def _documentation(word: str) -> str:
+    """Parse a URL, or the path of a folder."""
+    return word if not word or "://" in word else str(read_path(word))
 
 
 def start(

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 
 import tyro
 
+from operant.cli.flags import read_path
+
 T = TypeVar("T")
 
 _Struct = Callable[[tyro.constructors.StructTypeInfo], tyro.constructors.StructConstructorSpec | None]
@@ -60,13 +62,6 @@ def _item_of(kind: object) -> object:
     return getattr(item, "__origin__", item) if rest == [...] else None
 
 
-def _path(word: str) -> Path:
-    """Parse a path; an empty one, often a variable of a shell that is not set, would be the working folder."""
-    if not word:
-        raise ValueError("expected a path, got an empty one; '.' is the working folder")
-    return Path(word)
-
-
 def sizes(words: Sequence[str]) -> tuple[int, ...]:
     """Parse the sizes of layers; `none` alone means no layers.
 
@@ -105,7 +100,7 @@ def parameters(arguments: Sequence[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     if text.startswith("@"):
         try:
-            return Path(text[1:]).read_text(encoding="utf-8-sig")
+            return read_path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             raise ValueError(f"{text[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -136,7 +131,7 @@ def whole(text: str) -> int:
 
 
 _read_by(lambda words: whole(words[0]), int, "INT")
-_read_by(lambda words: _path(words[0]), Path, "PATH")
+_read_by(lambda words: read_path(words[0]), Path, "PATH")
 _read_by(
     sizes,
     tuple,
