@@ -210,6 +210,11 @@ def test_a_file_becomes_a_wrapper_of_the_run(tmp_path):
     path.write_text("delay 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"randomize\.toml is not TOML: Expected '='"):
         randomizer(path)
+    path.write_bytes(b"# \xff")
+    with pytest.raises(ValueError, match=r"--randomize .*randomize\.toml is not UTF-8: byte 2 is 0xff"):
+        randomizer(path)
+    path.write_bytes(b"\xef\xbb\xbfdelay = 2\n")
+    assert randomizer(path).endswith(":Randomize(delay=2)")
     with pytest.raises(ValueError, match=r"missing\.toml cannot be read: No such file or directory$"):
         randomizer(tmp_path / "missing.toml")
 

@@ -81,6 +81,12 @@ def test_jobs_of_an_array_never_read_half_a_file(tmp_path):
     assert files[1].read_bytes() == expected
 
 
+def test_a_damaged_grid_of_a_sweep_is_named(tmp_path):
+    (tmp_path / "sweep.toml").write_text("algorithm = =", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sweep\.toml is not TOML: Invalid value \(at line 1, column 13\)"):
+        Sweep(tmp_path)
+
+
 @pytest.mark.parametrize("error", [ValueError, ModuleNotFoundError, KeyboardInterrupt])
 def test_a_cell_that_cannot_be_trained_leaves_no_folder(tmp_path, error):
     def parse(words):

@@ -169,6 +169,22 @@ def test_a_damaged_run_is_listed_as_what_it_is(folder, tmp_path, file, text):
     assert found["set/second"]["outcome"] == "finished"
 
 
+@pytest.mark.parametrize(
+    ("file", "data", "problem"),
+    [
+        ("config.toml", b"[settings", "is not TOML: Expected ']'"),
+        ("config.toml", b"# \xff", "is not UTF-8"),
+        ("run.json", b"", "is not JSON: it is empty"),
+    ],
+)
+def test_the_problem_of_a_damaged_run_names_the_file(folder, tmp_path, file, data, problem):
+    shutil.copytree(folder, tmp_path / "runs")
+    damaged = tmp_path / "runs" / "first" / file
+    damaged.write_bytes(data)
+    found = {entry["name"]: entry for entry in runs.index(tmp_path / "runs")["runs"]}
+    assert f"{damaged} {problem}" in found["first"]["problem"]
+
+
 OUTSIDE = [
     "..",
     "../runs/first",

@@ -7,7 +7,6 @@ arXiv:1910.07113), here with a common width for all ranges.
 
 import importlib
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.envs.wrapper import Wrapper, unwrapped, wrappers
 from operant.state import DeclaredState, State
 from operant.tensors import floats, linalg, ndtri
+from operant.texts import read_toml
 
 Given = float | Mapping[str, Sequence[float]]
 """A number, or a distribution with two parameters, such as `{"uniform": [0.5, 2.0]}`."""
@@ -109,11 +109,11 @@ def randomizer(path: Path) -> str:
         ValueError: the file is missing or invalid, or has a key that `Randomize` does not accept.
     """
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = read_toml(path)
     except OSError as error:
         raise ValueError(f"--randomize {path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"--randomize {path} is not TOML: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"--randomize {error}") from error
     if unknown := sorted(given.keys() - Randomize.KEYS):
         raise ValueError(f"{path} has {unknown[0]!r}; allowed keys: {', '.join(Randomize.KEYS)}")
     return f"{__name__}:Randomize({', '.join(f'{name}={value!r}' for name, value in given.items())})"

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
 from operant.runtime.signals import EXIT_REQUEUE
 from operant.scale.cell import RemoteCell
+from operant.texts import read_toml
 
 WAIT = 0.1
 """Seconds between two checks of the processes."""
@@ -237,7 +237,7 @@ class Sweep:
         self.source = kept if source is None else source
         self.has_begun = any((path / "runs").glob("*"))
         if kept.exists():
-            there = tomllib.loads(kept.read_text(encoding="utf-8"))
+            there = read_toml(kept)
             grid = there if grid is None else grid
             if self.has_begun and dict(grid) != there:
                 raise ValueError(

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import socket
-import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from operant.runtime.locks import is_held
 from operant.runtime.metrics import last_record, used_budget
 from operant.runtime.run_paths import location
 from operant.runtime.sessions import UNFINISHED, described
+from operant.texts import decoded, parse_json, parse_toml
 from operant.web.curves import Columns, decimated
 from operant.web.documentation import page_of
 from operant.web.folders import MOST_RUNS, NAME, folder_of, hidden_in, names_of
@@ -214,12 +214,11 @@ def settings_of(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=MOST_RUNS)
 def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
     """Return the table of settings, reading only the start of the file, where it is."""
-    text = read_regular(path).decode()
-    head, cut, _ = text.partition("\n[config")
+    text = decoded(read_regular(path), path)
     try:
-        settings = tomllib.loads(head).get("settings")
-    except tomllib.TOMLDecodeError:  # a string in the settings may contain the header
-        settings = _toml(path, text).get("settings") if cut else None
+        settings = parse_toml(text.partition("\n[config")[0], path).get("settings")
+    except ValueError:  # a string in the settings may contain the header
+        settings = parse_toml(text, path).get("settings")
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
     return cast(dict[str, Any], settings)
@@ -237,15 +236,8 @@ def tables_of(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _tables(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
-    tables = _toml(path, read_regular(path).decode())
+    tables = parse_toml(decoded(read_regular(path), path), path)
     return {name: _plain(tables.get(name, {})) for name in ("settings", "config")}
-
-
-def _toml(path: Path, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is no TOML: {error}") from error
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -254,7 +246,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=MOST_RUNS)
 def _json(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
-    facts = json.loads(read_regular(path))
+    facts = parse_json(read_regular(path), path)
     if not isinstance(facts, dict):
         raise ValueError(f"{path} must contain an object")
     return cast(dict[str, Any], facts)
