@@ -152,8 +152,10 @@ def test_wrong_use(flags, cli, run):
     assert cli("watch", run, *flags)[0] == 2
 
 
-def test_a_video_that_cannot_be_written_is_not_filmed(cli, run):
-    status, out, err = cli("watch", run, "--out", "/dev/null/video.gif")
+@pytest.mark.parametrize("flags", [(), ("--at", 10**9)], ids=["latest", "of no update"])
+def test_a_video_that_cannot_be_written_is_not_filmed(cli, run, flags):
+    """It is checked first: to recompute the state of --at may take long."""
+    status, out, err = cli("watch", run, "--out", "/dev/null/video.gif", *flags)
     assert (status, out) == (2, "")
     assert err.startswith("operant: error: /dev/null/video.gif cannot be written: ")
 

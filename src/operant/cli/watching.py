@@ -97,6 +97,8 @@ def watch(arguments: list[str]) -> int:
         place = location(options.run)
         raise ValueError(f"{entry.name} trained a language model, which cannot be watched; try `operant chat {place}`")
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
+    if options.out is not None:
+        require_writable(options.out)  # before the state is recomputed
     from operant import api
 
     trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # changes cause a warning
