@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -111,6 +112,22 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert process.wait(timeout=60) == 141
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_of_standard_output_is_named(unbuffered):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "operant", "list", "ppo"],
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = "operant: error: standard output: No space left on device\n"
+    assert (process.returncode, process.stderr) == (1, said)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 PACKAGE = Path(__file__).parents[1]
 """Folder of the source files of operant."""
 
+STDOUT = "standard output"
+"""Name of the stream in errors."""
+
 GARBAGE = (700, 10, 50)
 """Thresholds of the garbage collector, the third one 50 in place of 10.
 
@@ -96,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = partial(_one_line, written)
     try:
         status = _parsed(arguments)
-        sys.stdout.flush()
+        _flush()
     except KeyboardInterrupt:
         return _complain("stopped", INTERRUPTED)
     except BrokenPipeError:  # the reader of the output has closed the pipe
@@ -131,8 +134,31 @@ def _parsed(arguments: list[str]) -> int:
         return exit_.code if isinstance(exit_.code, int) else OK
 
 
+def _flush() -> None:
+    """Write the buffered output; an error, such as of a full disk, names standard output."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # The interpreter would try again at exit, and change the exit status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = STDOUT
+        raise
+
+
+def _of_print(error: Exception) -> bool:
+    """Return whether `print` raised an error, as output that is too long for the buffer of a stream does."""
+    from traceback import extract_tb
+
+    frames = extract_tb(error.__traceback__)
+    return bool(frames) and (frames[-1].line or "").startswith("print(")
+
+
 def _fail(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error in one line and return the exit status."""
+    if isinstance(error, OSError) and error.filename is None and _of_print(error):
+        error.filename = STDOUT
     if isinstance(error, ValueError) and not hasattr(error, "errno") and "operant.runtime.run" not in sys.modules:
         return _complain(f"error: {error}", USAGE)  # from a command without heavy imports
     from operant.cli.errors import explain, report_bug
