@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
+from operant.runtime.checkpoints import Checkpoints, load
 from operant.runtime.settings import Settings
 from operant.tabular import learner_for, strategies
 from operant.tabular.bandit_factory import BanditExperiment
@@ -35,7 +36,21 @@ def test_the_kl_index_solves_its_equation(estimate, count, clock):
 
 def test_indices_by_hand():
     assert strategies.ucb_index(0.5, 4, 100, 2.0) == pytest.approx(0.5 + 2.0 * np.sqrt(np.log(100) / 4))
-    assert strategies.ucb_index(0.5, 0, 100, 2.0) == strategies.kl_ucb_index(0.0, 0, 5) == np.inf
+    assert strategies.ucb_index(0.5, 0, 100, 2.0) == strategies.kl_ucb_index(0.0, 0, 5) == strategies.UNTRIED
+
+
+@pytest.mark.parametrize("name", ["ucb1", "kl-ucb"])
+def test_it_is_saved_before_all_arms_are_pulled(name, tmp_path):
+    made, again = (
+        learner_for(name, Arms.paying_one([0.2, 0.5, 0.7], 2), seeds=(3, 4), steps_per_iteration=2) for _ in range(2)
+    )
+    made.iterate()
+    assert (made.pulls.counts == 0).any()
+    again.load_state_dict(load(Checkpoints(tmp_path).save(made.state_dict(), made.consumed)))
+    for bandit in (made, again):
+        bandit.iterate()
+    np.testing.assert_array_equal(again.pulls.counts, made.pulls.counts)
+    Checkpoints(tmp_path).save(made.state_dict(), made.consumed)
 
 
 def test_softmax_draws_with_its_probabilities():

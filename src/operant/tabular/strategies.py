@@ -36,6 +36,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {}
 
 BISECTIONS = 40
 
+UNTRIED = float(np.finfo(np.float64).max)
+"""Index of an unpulled arm, above all others. It is finite, because it is part of the saved state."""
+
 
 @dataclass(frozen=True)
 class EpsilonGreedyConfig(StrategyConfig):
@@ -111,15 +114,15 @@ class GradientRule(NamedTuple):
 
 @compiled
 def ucb_index(estimate: float, count: int, clock: int, scale: float) -> float:
-    """Return `Q + c sqrt(ln t / N)`; infinity for an unpulled arm. `clock` starts at 1."""
-    return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else np.inf
+    """Return `Q + c sqrt(ln t / N)`; `UNTRIED` for an unpulled arm. `clock` starts at 1."""
+    return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else UNTRIED
 
 
 @compiled
 def kl_ucb_index(estimate: float, count: int, clock: int) -> float:
-    """Return the largest q with `N KL(Q, q) <= ln t`; infinity for an unpulled arm."""
+    """Return the largest q with `N KL(Q, q) <= ln t`; `UNTRIED` for an unpulled arm."""
     if count == 0:
-        return np.inf
+        return UNTRIED
     bound = np.log(clock) / count
     low, high = estimate, min(1.0, estimate + np.sqrt(0.5 * bound))  # Pinsker: KL >= 2 (q - p)²
     for _ in range(BISECTIONS):
