@@ -14,8 +14,9 @@ from operant import mdp
 from operant.envs import BoardGameEnv, Wrapper, make
 from operant.envs.tensor.board_games import BoardGame
 from operant.envs.tensor.solved_games import SolvedGame
+from operant.ops import percentile_range
 from operant.state import clone
-from operant.worlds.muzero import MuZero, MuZeroConfig
+from operant.worlds.muzero import LEAST_SPREAD, MuZero, MuZeroConfig
 
 SEEDS = (3, 5)
 SMALL = MuZeroConfig(
@@ -206,6 +207,24 @@ def test_values_are_scaled_by_the_range_of_returns():
     for _ in range(3):
         game.iterate()
     assert game.spread.tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize(("num_steps", "untrained"), [(6, 0), (2, 2)])
+def test_the_range_of_returns_is_a_mean_at_first(num_steps, untrained):
+    """With 2 steps, training starts in the third iteration, when the buffer holds a window of 6."""
+    ranges = []
+
+    class Recorded(MuZero):
+        def _rescale(self, returns):
+            ranges.append(percentile_range(returns).clamp(min=LEAST_SPREAD))
+            super()._rescale(returns)
+
+    config = replace(SMALL, num_steps=num_steps)
+    found = Recorded(config, make("CartPole-v1", config.num_envs, (3,)), seeds=(3,), budget=1000)
+    for _ in range(untrained + 3):
+        found.iterate()
+    assert len(ranges) == 3
+    assert_close(found.spread, torch.stack(ranges).mean(0, keepdim=True))
 
 
 def test_windows_are_drawn_by_the_error_of_their_value():

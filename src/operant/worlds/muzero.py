@@ -238,8 +238,12 @@ class MuZero(BoardGamePlayer, ReplayLearner):
     @property
     def gradient_steps(self) -> int:
         """Number of gradient steps of the run."""
-        untrained = iterations(self.config.window, self.config.num_steps) - 1
-        return (iterations(self.budget, self.rollout_steps) - untrained) * self.config.gradient_steps
+        return (iterations(self.budget, self.rollout_steps) - self._untrained) * self.config.gradient_steps
+
+    @property
+    def _untrained(self) -> int:
+        """Number of first iterations without training, because the replay buffer holds no window yet."""
+        return iterations(self.config.window, self.config.num_steps) - 1
 
     def iterate(self) -> Metrics:
         """Collect a batch of steps, search some stored steps again, and train on samples."""
@@ -357,7 +361,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
 
     def _rescale(self, returns: Tensor) -> None:
         """Update the range of returns by samples `[S, M]`: a mean at first, then a moving average."""
-        share = max(SPREAD_SHARE, self.rollout_steps / self.consumed)
+        share = max(SPREAD_SHARE, 1 / (self.consumed // self.rollout_steps - self._untrained))
         self.spread.lerp_(ops.percentile_range(returns).unsqueeze(1).clamp(min=LEAST_SPREAD), share)
 
     def sample(self) -> tuple[Unroll, Tensor]:
