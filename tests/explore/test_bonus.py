@@ -91,3 +91,20 @@ def test_a_mixed_bonus_is_added_to_the_reward_and_not_to_the_score():
     env = sea(Counts, mixed=0.25)
     step = env.step(torch.ones(2, dtype=torch.int64))
     assert torch.allclose(step.reward, step.score.float() + 0.25)
+
+
+def test_the_metric_is_a_mean_from_the_first_step():
+    env, resumed = sea(Counts, rows=2), sea(Counts, rows=2)
+    assert env.metrics()["bonus/intrinsic"].tolist() == [0.0, 0.0]
+    paid = torch.tensor(dive(env, [1, 0, 1, 1, 0])).view(5, 2, 2).mean(2)
+    weights = 0.99 ** torch.arange(4.0, -1.0, -1.0)
+    expected = (weights / weights.sum()) @ paid
+    torch.testing.assert_close(env.metrics()["bonus/intrinsic"], expected)
+    state = env.state_dict()
+    resumed.load_state_dict(state)
+    for each in (env, resumed):
+        dive(each, [1, 1])
+    assert torch.equal(resumed.metrics()["bonus/intrinsic"], env.metrics()["bonus/intrinsic"])
+    del state["averaged"]  # as saved by earlier versions
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed.metrics()["bonus/intrinsic"], resumed.recent)

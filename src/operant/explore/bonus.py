@@ -33,6 +33,12 @@ MOST = 10.0
 """Maximum bonus after division by the standard deviation of returns, as in the `VecNormalize` of Stable-Baselines3. The
 returns of the first steps are nearly equal, and their deviation can be 0."""
 
+DECAY = 0.99
+"""Factor of the moving average of the metric, per step."""
+
+UNKNOWN = 1 << 20
+"""Number of averaged steps of a state that lacks it; in a mean of this many the first ones do not matter."""
+
 
 def warn_of_hindsight(wrapper: Wrapper, config: object) -> None:
     """Log a warning if hindsight relabels transitions, whose rewards lack what a wrapper adds to them.
@@ -95,7 +101,7 @@ class Bonus(Wrapper):
         TypeError: if the subclass defines neither `novelty` nor `novelties`.
     """
 
-    STATE = ("moments", "returns", "recent", "deviation", "steps")
+    STATE = ("moments", "returns", "recent", "averaged", "deviation", "steps")
     in_evaluation = False
     weight: ClassVar[float] = WEIGHT
     episodic: ClassVar[bool] = False
@@ -151,6 +157,7 @@ class Bonus(Wrapper):
         self.moments = Moments(len(seeds), (), self.device)
         self.returns = torch.zeros(self.shape, dtype=torch.float64, device=self.device)
         self.recent = torch.zeros(len(seeds), device=self.device)
+        self.averaged = 0
         self.deviation = torch.ones(len(seeds), 1, device=self.device)
         self.steps = 0
 
@@ -238,8 +245,9 @@ class Bonus(Wrapper):
         if self.gamma is not None:
             valid = [None if all_valid else step.valid for step in steps]
             paid = torch.stack([self._normalized(*each, self.gamma) for each in zip(paid, valid, strict=True)])
-        shares = 0.01 * 0.99 ** torch.arange(len(steps) - 1, -1, -1, device=self.device)
-        self.recent.mul_(0.99 ** len(steps)).add_(shares @ paid.mean(-1))
+        shares = (1 - DECAY) * DECAY ** torch.arange(len(steps) - 1, -1, -1, device=self.device)
+        self.recent.mul_(DECAY ** len(steps)).add_(shares @ paid.mean(-1))
+        self.averaged += len(steps)
         return paid.flatten(1)
 
     def _without_gaps(self, steps: Sequence[Taken]) -> tuple[Sequence[Taken], bool]:
@@ -274,11 +282,14 @@ class Bonus(Wrapper):
 
     def load_state_dict(self, state: State) -> Tree:
         """Restore a state, and return the next observations."""
-        obs = super().load_state_dict(state)
+        obs = super().load_state_dict({"averaged": UNKNOWN, **state})  # older states lack the number
         if self.begins_anew:
             self.begin(self._see(obs), torch.ones(self.shape, dtype=torch.bool, device=self.device))
         return obs
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return a moving average of the bonus over about a hundred steps."""
-        return {f"bonus/{self.channel}": self.recent.clone()}
+        """Return a moving average of the bonus over about a hundred steps; at first the mean of all steps.
+
+        Like that of Adam, the average begins at 0, so it is divided by the sum of its weights.
+        """
+        return {f"bonus/{self.channel}": self.recent / (1 - DECAY ** max(1, self.averaged))}
