@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant.envs import make
-from operant.explore import Trajectories, identify
+from operant.explore import Posterior, Trajectories, identify
 
 CART = {"length": 0.7, "force_mag": 12.0}
 PENDULUM = {"m": 1.4, "l": 0.8}
@@ -82,6 +82,20 @@ def test_a_fit_that_has_not_converged_causes_a_warning(monkeypatch, caplog):
     identify("Pendulum-v1", recorded, ["m"], window=8)
     assert "the fit of windows of 8 actions has not converged after 1 rounds" in caplog.text
     assert "choose a smaller window (--window)" in caplog.text
+    caplog.clear()
+    identify("Pendulum-v1", recorded, ["m"], window=1)
+    assert "are not reliable: choose fewer parameters, or more trajectories" in caplog.text
+
+
+def test_levels_are_between_0_and_1():
+    one = torch.ones(1, dtype=torch.float64)
+    found = Posterior("Pendulum-v1", ("m",), 0 * one, one.view(1, 1), one, 10, {"m": 1.0})
+    assert found.interval(0.5)["m"][0] < 1.0 < found.interval(0.5)["m"][1]
+    for level in (0.0, 1.0, 95, -0.5, float("nan")):
+        with pytest.raises(ValueError, match=rf"level must be between 0 and 1, such as 0.95, got {level}"):
+            found.interval(level)
+        with pytest.raises(ValueError, match="level must be between 0 and 1"):
+            found.contains({"m": 1.0}, level)
 
 
 def test_the_weights_of_the_components_do_not_depend_on_an_early_stop():

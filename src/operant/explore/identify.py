@@ -71,13 +71,23 @@ class Posterior:
         return dict(zip(self.names, floats(self.mean.exp()), strict=True))
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return a credible interval for each parameter, with probability `level`."""
+        """Return a credible interval for each parameter, with probability `level`.
+
+        Raises:
+            ValueError: if the level is not between 0 and 1.
+        """
+        _check_level(level)
         reach = float(special.stdtrit(self.freedom, 0.5 + level / 2)) * self.covariance.diagonal().sqrt()
         low, high = floats((self.mean - reach).exp()), floats((self.mean + reach).exp())
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
     def contains(self, values: Mapping[str, float], level: float = 0.95) -> bool:
-        """Return whether values of all parameters lie in the credible region with probability `level`."""
+        """Return whether values of all parameters lie in the credible region with probability `level`.
+
+        Raises:
+            ValueError: if the level is not between 0 and 1.
+        """
+        _check_level(level)
         apart = torch.tensor([values[name] for name in self.names], dtype=torch.float64).log() - self.mean
         squared = float(apart @ linalg.solve(self.covariance, apart))
         return squared <= len(self.names) * float(special.fdtri(len(self.names), self.freedom, level))
@@ -87,6 +97,11 @@ class Posterior:
         names = ", ".join(f'"{name}"' for name in self.names)
         rows = ", ".join(str(row) for row in rows_of_floats(self.covariance))
         return f"[posterior]\nnames = [{names}]\nmean = {floats(self.mean)}\ncovariance = [{rows}]\n"
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level}")
 
 
 def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, window: int | None = None) -> Posterior:
@@ -177,10 +192,11 @@ def _minimized(problem: "_Problem", logs: Tensor, starts: Tensor, scale: Tensor)
             if (scale / before - 1).abs().max() < 1e-3 and gained < 1e-9:
                 break
     else:
+        size = problem.actions.shape[1]
         logger.warning(
             "the fit of windows of %d actions has not converged after %d rounds, so estimates and intervals are not "
-            "reliable: choose a smaller window (--window), fewer parameters, or more trajectories",
-            *(problem.actions.shape[1], MOST_ROUNDS),
+            "reliable: choose %sfewer parameters, or more trajectories",
+            *(size, MOST_ROUNDS, "a smaller window (--window), " if size > 1 else ""),
         )
     return _Solution(logs, starts, scale, fit)
 
