@@ -6,15 +6,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant import streams
 from operant.envs import EnvError, GymnasiumEnv, make, without_episodes
 from operant.mdp import MDP
-from operant.runtime.acting import draw_noise
 from operant.runtime.training import train
 from operant.state import clone
 from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
 from operant.tabular.configs import BaseConfig
-from operant.tabular.learner import Player
 
 from .models import build, corridor, forest
 
@@ -98,24 +95,6 @@ def test_policies_share_ties_and_explore():
     np.testing.assert_allclose(made.policy(), [[[0.5, 0, 0.5], [0, 1, 0]], [[0, 0, 1], [0, 1, 0]]])
     np.testing.assert_allclose(made.policy(exploring=True)[1], [[0.2, 0, 0.8], [0, 1, 0]])
     np.testing.assert_allclose(made.values, [[0, 50], [1, 50]])
-
-
-def test_acting_follows_the_policies():
-    made = learner(corridor(3))
-    made.q[0, :, 1], made.q[1, :, 0] = 1.0, 1.0
-    made.agent.table.epsilon[:] = 0.5
-    obs = torch.zeros(2, 4000, dtype=torch.int64)
-    actions, hidden_state = made.act(obs, None, None)
-    assert hidden_state is None
-    assert actions.dtype == torch.int64
-    assert (actions[0] == 1).all()
-    assert (actions[1] == 0).all()
-    noise = draw_noise(made, 4000, streams.of_seeds(made.seeds, "test"))
-    assert made.act(obs, None, noise)[0].double().mean(1).tolist() == pytest.approx([0.75, 0.25], abs=0.03)
-    made.q[:] = 0.0
-    first, second = (Player(made).act(obs, None, None)[0] for _ in range(2))
-    assert torch.equal(first, second), "a player starts with the same random numbers"
-    assert first.double().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
 def test_it_trains_in_the_common_loop():

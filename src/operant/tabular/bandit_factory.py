@@ -14,7 +14,7 @@ from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.settings import Settings
 from operant.tabular.bandits import Arms, BanditLearner, Floats
-from operant.tabular.learner import Player
+from operant.tabular.player import Player
 from operant.tensors import integers
 
 

@@ -21,8 +21,8 @@ from operant.runtime.learner import Metrics
 from operant.state import Resumable
 from operant.streams import seed_sequence
 from operant.tabular.formulas import moved
-from operant.tabular.learner import Player, shares
 from operant.tabular.numba_config import compiled
+from operant.tabular.player import Player, shares
 from operant.tabular.random import StreamStates, below, normal, stream_states, uniform
 from operant.tabular.simulator import UNLIMITED
 from operant.tensors import from_numpy

@@ -27,7 +27,8 @@ from operant.tabular.bandits import Arms, BanditLearner
 from operant.tabular.enumeration import Enumerated, actions_of, enumerated
 from operant.tabular.evaluation import sampled_returns, step_limit
 from operant.tabular.exact import expected_episodes, may_compute
-from operant.tabular.learner import Player, TabularLearner
+from operant.tabular.learner import TabularLearner
+from operant.tabular.player import Player
 from operant.tabular.simulator import UNLIMITED
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Base class of tabular learners: parallel seeds, experience, metrics, exact state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -9,17 +9,17 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Tree, begins_anew
+from operant.envs.base import BatchEnv, begins_anew
 from operant.envs.workers import EnvError
 from operant.envs.wrapper import reporting
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import info_metrics
 from operant.state import DeclaredState, MissingError, State, all_or_nothing, load_part
-from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
 from operant.tabular.enumeration import require_possible
+from operant.tabular.player import Player, indices, shares
 from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, require_ends, settle
 from operant.tensors import from_numpy
 
@@ -124,7 +124,7 @@ class TabularLearner(DeclaredState):
         else:
             self.feasible = _feasible(source, len(self.seeds), feasible)
             self.env = source
-            self.world.state[:] = _states(_array(source.reset()), len(self.feasible), source.task)
+            self.world.state[:] = _states(indices(source.reset()), len(self.feasible), source.task)
         self.states, self.actions = self.feasible.shape
         self.rule: Any = self.make_rule(config.rule(self.feasible))
         self.agent: Any = self.make_agent()
@@ -258,7 +258,7 @@ class TabularLearner(DeclaredState):
             step = self.env.step(from_numpy(actions))
             rewards = _finite(step.reward.double().numpy(), self.env.task)
             scores = step.score.double().numpy()
-            successors = _states(_array(step.final_obs), self.states, self.env.task)
+            successors = _states(indices(step.final_obs), self.states, self.env.task)
             terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
             for i in rows:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
@@ -267,7 +267,7 @@ class TabularLearner(DeclaredState):
             if step.infos is not None:
                 self._told.append(step.infos)
             same = step.obs is step.final_obs  # no episode has ended
-            self.world.state[:] = successors if same else _states(_array(step.obs), self.states, self.env.task)
+            self.world.state[:] = successors if same else _states(indices(step.obs), self.states, self.env.task)
 
     def _report(self) -> Metrics:
         count, total, length = from_numpy(self.world.ended.copy()).unbind(1)
@@ -299,12 +299,12 @@ class TabularLearner(DeclaredState):
         Raises:
             EnvError: if a state is outside the table.
         """
-        _states(_array(obs), self.states, "the environment")
+        _states(indices(obs), self.states, "the environment")
         return self._player.act(obs, hidden_state, noise)
 
     def describe(self, obs: Any, hidden_state: Any) -> Mapping[str, Tensor]:
         """Return the greedy policies and the tables in states `[S, N]` (see `operant.runtime.learner.Describing`)."""
-        states = _states(_array(obs), self.states, "the environment")
+        states = _states(indices(obs), self.states, "the environment")
         seeds = np.arange(len(self.seeds))[:, None]
         outputs = {"probabilities": self.probabilities(states)}
         if self.learns_values:
@@ -342,7 +342,7 @@ class TabularLearner(DeclaredState):
             raise MissingError("env", "is missing")
         super().load_state_dict({name: part for name, part in state.items() if name != "env"})
         if self.env is not None:
-            self.world.state[:] = _array(load_part(self.env, state, "env"))
+            self.world.state[:] = indices(load_part(self.env, state, "env"))
             if begins_anew(self.env):
                 self.world.age[:], self.world.total[:] = 0, 0.0
                 self.begin_anew()
@@ -351,54 +351,6 @@ class TabularLearner(DeclaredState):
         """Close the environments, if any."""
         if self.env is not None:
             self.env.close()
-
-
-class HasPolicies(Protocol):
-    """An object with the policies of its seeds."""
-
-    @property
-    def seeds(self) -> Sequence[int]:
-        """The seeds, one per policy."""
-        ...
-
-    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
-        """Return the policies in some states (see `TabularLearner.probabilities`)."""
-        ...
-
-
-class Player:
-    """The policies of a learner, with their own random numbers for ties and stochastic policies.
-
-    Args:
-        learner: the learner, which is not modified.
-    """
-
-    def __init__(self, learner: "HasPolicies") -> None:
-        self._learner = learner
-        self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
-
-    def act(self, obs: Any, hidden_state: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), behavior actions."""
-        states = _array(obs)
-        cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)
-        count: int = states.shape[1]
-        drawn = np.stack([rng.random(count) for rng in self._rngs]) if noise is None else noise.numpy()
-        passed = cumulative[:, :, :-1] <= drawn[:, :, None] * cumulative[:, :, -1:]
-        return from_numpy(passed.sum(axis=2)), None
-
-    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers in [0, 1) for exploration in `act`, `[rows]` of one seed."""
-        return torch.rand(rows, generator=generator, dtype=torch.float64)
-
-
-def shares(mask: NDArray[np.bool_]) -> Floats:
-    """Return uniform probabilities over a mask; zeros for empty rows."""
-    return mask / np.maximum(mask.sum(axis=-1, keepdims=True), 1)
-
-
-def _array(obs: Tree) -> NDArray[np.int64]:
-    """Convert observations `[B]` of a Discrete space to state indices."""
-    return cast(Tensor, obs).numpy().astype(np.int64)
 
 
 def _states(states_: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:

@@ -10,8 +10,9 @@ from operant.envs.base import BatchEnv
 from operant.mdp import MDP, check_policy
 from operant.tabular.acting import HasTable, Rule, Table, sampled_action
 from operant.tabular.configs import TableConfig
-from operant.tabular.learner import TabularLearner, shares
+from operant.tabular.learner import TabularLearner
 from operant.tabular.numba_config import compiled
+from operant.tabular.player import shares
 from operant.tabular.simulator import UNLIMITED, Step
 
 Floats = NDArray[np.float64]

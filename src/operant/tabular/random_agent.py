@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from operant.tabular.acting import random_action
 from operant.tabular.configs import BaseConfig
-from operant.tabular.learner import Floats, Kernels, PlainRule, TabularLearner, shares
+from operant.tabular.learner import Floats, Kernels, PlainRule, TabularLearner
 from operant.tabular.numba_config import compiled
+from operant.tabular.player import shares
 from operant.tabular.random import StreamStates, stream_states
 from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota
 

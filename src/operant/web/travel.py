@@ -107,7 +107,7 @@ class _Open:
         generators = streams.of_seeds(settings.seeds, "watching", device=self.trained.device)
         policy = learner
         if self._is_table:
-            from operant.tabular.learner import Player  # noqa: PLC0415 - only tables need numba and scipy
+            from operant.tabular.player import Player  # noqa: PLC0415 - only tables need numba and scipy
 
             policy = Player(learner)  # without memory of earlier episodes
         options: dict[str, Any] = {
