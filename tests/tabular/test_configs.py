@@ -1,3 +1,7 @@
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,3 +72,18 @@ def test_schedules_count_steps_or_episodes(unit, expected):
     learner = learner_for("q-learning", corridor(5, max_steps=2), seeds=(0,), steps_per_iteration=1, **values)
     found = [float(learner.iterate()["schedule/epsilon"][0]) for _ in range(3)]
     np.testing.assert_allclose(found, expected)
+
+
+def test_the_documentation_names_defaults_that_differ():
+    text = (Path(__file__).parents[2] / "docs" / "tabular.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
+    found = rows.keys() & {field.name for field in fields(ControlConfig)}
+    assert found >= {"gamma", "step_size_schedule"}
+    for name in found:
+        given, _, others = rows[name].partition("; ")
+        for entry in ENTRIES:
+            default = getattr(entry.config_class, name, None)
+            shown = f"{default:g}" if isinstance(default, float) else str(default)
+            if entry.family != "bandit" and default is not None and shown != given:
+                assert entry.title.lower() in others.lower(), (entry.name, name)
+                assert shown in others, (entry.name, name)

@@ -32,6 +32,8 @@ def test_reports_are_of_the_episodes_that_ended():
     }
     assert report["rollout/episodes"].tolist() == made.world.episodes.tolist()
     assert ((report["rollout/episode_length"] >= 3) & (report["rollout/episode_length"] <= 4)).all()
+    assert report["schedule/step_size"].tolist() == [0.1, 0.1]
+    assert "schedule/step_size" not in learner(step_size_schedule="visits").iterate(), "each cell has its own"
     again = made.iterate()
     assert (again["rollout/episodes"] == torch.from_numpy(made.world.episodes) - report["rollout/episodes"]).all()
 

@@ -284,12 +284,12 @@ class TabularLearner(DeclaredState):
         }
 
     def schedules(self) -> dict[str, Floats]:
-        """Return the scheduled values, `[S]` each, by metric name."""
+        """Return the scheduled values, `[S]` each, by metric name; a step size that differs by cell is left out."""
         table = self.agent.table
         reported: dict[str, Floats] = {}
         if isinstance(self.config, ExploringConfig):
             reported["schedule/epsilon"] = table.epsilon
-        if isinstance(self.config, TableConfig):
+        if isinstance(self.config, TableConfig) and self.config.step_size_schedule != "visits":
             reported["schedule/step_size"] = table.step_size
         return reported
 
