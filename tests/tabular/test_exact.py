@@ -91,3 +91,6 @@ def test_wrong_requests_are_rejected():
         expected_episodes(corridor(4), np.ones((4, 2)), limit=3)
     with pytest.raises(ValueError, match="limit at least 1, got 0"):
         expected_episodes(corridor(4), np.ones((1, 4, 2)), limit=0)
+    nothing = np.zeros((1, 4, 2))
+    with pytest.raises(ValueError, match=r"policy has probabilities that sum to 0\.0 in state 0, expected 1"):
+        expected_episodes(corridor(4), nothing, limit=3)

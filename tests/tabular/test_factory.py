@@ -5,6 +5,7 @@ import pytest
 import chains
 from operant import api, catalog, mdp
 from operant.envs import EnvError, GymnasiumEnv
+from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.settings import Settings
 from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
 from operant.tabular.view import view_of
@@ -319,6 +320,29 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path):
     loaded = api.load(tmp_path / "whole")
     assert loaded.evaluate(5) == whole.evaluate(5)
     assert loaded.evaluate(5, backend="gymnasium").episodes == 5
+
+
+def test_a_run_that_diverges_has_no_score_and_keeps_its_checkpoint(tmp_path):
+    values = {"step_size": 1.0, "td_lambda": 1.0, "traces": "accumulating", "steps_per_iteration": 100}
+    scores = []
+    with pytest.raises(NonFiniteError, match="learning has diverged"):
+        api.train(
+            "sarsa-lambda",
+            "CliffWalking-v1",
+            run=tmp_path / "run",
+            seeds=2,
+            budget=20_000,
+            evaluate_every=100,
+            checkpoint_seconds=0.0,
+            progress="silent",
+            report=scores.append,
+            **values,
+        )
+    loaded = api.load(tmp_path / "run")
+    assert 0 < loaded.experiment.learner.consumed < 20_000
+    loaded.experiment.learner.q[1, 3, 2] = np.nan
+    with pytest.raises(NonFiniteError, match="seed 1"):
+        loaded.evaluate(5)
 
 
 class Outside(gymnasium.Env):

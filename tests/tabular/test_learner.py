@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from operant.envs import EnvError, GymnasiumEnv, make, without_episodes
 from operant.mdp import MDP
+from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.training import train
 from operant.state import clone
 from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
@@ -104,6 +105,37 @@ def test_it_trains_in_the_common_loop():
     made.budget = 1000
     outcome = train(made, budget=1000, seeds=2, progress="silent")
     assert outcome.consumed == made.consumed == 1000
+
+
+def diverging(mdp, **values):
+    values = {"step_size": 1.0, "td_lambda": 1.0, "traces": "accumulating", "gamma": 1.0, **values}
+    return learner_for("td-lambda", mdp, seeds=(4, 7), **values)
+
+
+def test_values_that_diverge_end_training():
+    cliff = MDP.from_gymnasium("CliffWalking-v1")
+    message = r"values of seed 0 \(counted from 0\) are NaN or Inf at step \d+: learning has diverged; choose a smaller"
+    with pytest.raises(NonFiniteError, match=message):
+        diverging(cliff, steps_per_iteration=5000).iterate()
+    with pytest.raises(NonFiniteError, match="learning has diverged"):
+        diverging(cliff).run_episodes(1)
+    sums = learner(step_size=0.0)
+    sums.q[:] = 1e308  # the sum overflows
+    sums.iterate()
+    made = learner(build(2, 2, [(0, 0, 1, 1.0, 0.0, False), (1, 1, 0, 1.0, 0.0, True)]))
+    made.q[:, 0, 1] = -np.inf  # as in solutions of models, since the action is not feasible
+    made.iterate()
+
+
+def test_values_of_a_large_table_are_tested_after_as_many_steps():
+    made = learner(corridor(400), steps_per_iteration=20, step_size=0.0)
+    made.q[1, 350, 0] = np.nan
+    for _ in range(made.q.size // (2 * 10 * 20) - 1):
+        made.iterate()
+    with pytest.raises(NonFiniteError, match=rf"of seed 1 .* at step {made.consumed + 20}"):
+        made.iterate()
+    made.q[1, 350, 0] = 0.0
+    made.require_finite()
 
 
 def test_a_state_of_another_configuration_is_rejected():

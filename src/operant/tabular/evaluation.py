@@ -80,7 +80,7 @@ def sampled_returns(
     table, expected = np.asarray(policies), (len(seeds), mdp.states, mdp.actions)
     if table.shape != expected or episodes < 1:
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
-    table = _checked(mdp, table)
+    table = checked_policies(mdp, table)
     limit = step_limit(mdp.max_steps, longest)
     model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
     begin_all(model, world)
@@ -90,7 +90,7 @@ def sampled_returns(
     return Sampled(world.returns, world.lengths, cut)
 
 
-def _checked(mdp: MDP, policies: ArrayLike) -> Floats:
+def checked_policies(mdp: MDP, policies: ArrayLike) -> Floats:
     """Return policies as probabilities, `[..., states, A]`; 0 in terminal states.
 
     Raises:
@@ -125,7 +125,7 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
     horizon = mdp.max_steps if steps is None else steps
     if horizon is None or not 0 <= horizon < UNLIMITED:
         raise ValueError(f"the model has no step limit: give a number of steps, got {steps}")
-    table = _checked(mdp, policies)
+    table = checked_policies(mdp, policies)
     indptr, successors, probabilities = mdp.continuation
     rows = mdp.states * mdp.actions
     transitions = sparse.csr_array((probabilities, successors, indptr), shape=(rows, mdp.states))

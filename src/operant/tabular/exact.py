@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from operant.mdp import MDP
 from operant.mdp.graphs import closed_components
 from operant.mdp.policies import exits_of, reachable_states, transitions_of
+from operant.tabular.evaluation import checked_policies
 from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
@@ -153,12 +154,13 @@ def expected_episodes(mdp: MDP, policies: ArrayLike, *, limit: int) -> Expected:
         limit: steps after which an episode is truncated.
 
     Raises:
-        ValueError: if the shapes differ, or the limit is below 1.
+        ValueError: if the shapes differ, a policy does not fit the model, or the limit is below 1.
     """
     table = np.asarray(policies, np.float64)
     if table.ndim != 3 or table.shape[1:] != (mdp.states, mdp.actions) or limit < 1:
         expected = ("S", mdp.states, mdp.actions)
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; limit at least 1, got {limit}")
+    table = checked_policies(mdp, table)
     model, results = Model.of(mdp, limit), np.zeros((len(table), 3))
     probabilities = np.array(mdp.probabilities, np.float64)
     for policy, out in zip(table, results, strict=True):

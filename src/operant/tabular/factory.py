@@ -84,6 +84,7 @@ class Experiment(InEnvironments):
 
         Raises:
             StoppedError: if it was interrupted.
+            NonFiniteError: if learning has diverged.
             ValueError: if `episodes` is not positive, the backend is unknown, or there is no model, e.g. because of
                 wrappers that apply in evaluations.
         """
@@ -91,6 +92,7 @@ class Experiment(InEnvironments):
         episodes = settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
+        learner.require_finite()
         mdp = self.evaluation_model()
         if _simulated(settings.task, mdp, backend or settings.env_backend):
             assert mdp is not None  # noqa: S101 - a simulated task has a model

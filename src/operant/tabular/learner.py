@@ -13,6 +13,7 @@ from operant.envs.base import BatchEnv, begins_anew
 from operant.envs.workers import EnvError
 from operant.envs.wrapper import reporting
 from operant.mdp import MDP
+from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import info_metrics
 from operant.state import DeclaredState, MissingError, State, all_or_nothing, load_part
@@ -128,7 +129,7 @@ class TabularLearner(DeclaredState):
         self.states, self.actions = self.feasible.shape
         self.rule: Any = self.make_rule(config.rule(self.feasible))
         self.agent: Any = self.make_agent()
-        self._player, self._told = Player(self), list[Mapping[str, Tensor]]()
+        self._player, self._told, self._tested = Player(self), list[Mapping[str, Tensor]](), 0
 
     def make_rule(self, base: Rule) -> Any:
         """Return the kernels' constants: a named tuple with the field `base`."""
@@ -187,14 +188,44 @@ class TabularLearner(DeclaredState):
         return self.probabilities(every, exploring=exploring)
 
     def iterate(self) -> Metrics:
-        """Act and learn for `config.steps_per_iteration` environment steps of every seed."""
+        """Act and learn for `config.steps_per_iteration` environment steps of every seed.
+
+        Raises:
+            NonFiniteError: if learning has diverged (see `require_finite`).
+        """
         steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         if self.model is None:
             self._step(steps)
         else:
             self._simulate(self.model, Quota(np.full(len(self.seeds), steps, np.int64), UNLIMITED))
         self.consumed += steps
+        self._inspect()
         return self._report()
+
+    def require_finite(self) -> None:
+        """Check that values have not diverged; -Inf is the value of an infeasible action in solutions of models.
+
+        Raises:
+            NonFiniteError: if a value is NaN or +Inf.
+        """
+        self._tested = self.consumed
+        if not self.learns_values:
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(self.q.sum()):  # a sum is cheaper than a test of each value
+                return
+        broken = np.flatnonzero(~(self.q < np.inf).all(axis=(1, 2)))
+        if broken.size:
+            raise NonFiniteError(
+                f"values of seed {broken[0]} (counted from 0) are NaN or Inf at step {self.consumed}: learning has "
+                "diverged; choose a smaller step_size, or another kind of traces if they are accumulating"
+            )
+
+    def _inspect(self) -> None:
+        """Check the values after learning, but large tables rarely: a test of 10 cells is as fast as a step."""
+        steps = (self.consumed - self._tested) * len(self.seeds)
+        if self.learns_values and (10 * steps >= self.q.size or self.consumed >= self.budget):
+            self.require_finite()
 
     def run_episodes(self, episodes: int) -> History:
         """Act and learn until every seed has finished `episodes` episodes in total, or has used up the budget.
@@ -206,6 +237,7 @@ class TabularLearner(DeclaredState):
         Raises:
             ValueError: if the learner steps environments, which cannot stop one by one, `episodes` is not positive, or
                 no episode can end.
+            NonFiniteError: if learning has diverged (see `require_finite`).
         """
         if self.model is None:
             raise ValueError("run_episodes needs a simulated model; call iterate() instead")
@@ -227,6 +259,7 @@ class TabularLearner(DeclaredState):
         finally:
             self.world = self.world._replace(returns=before.returns, lengths=before.lengths)
             self.consumed += int(used.max())
+        self._inspect()
         return history
 
     def replace_model(self, mdp: MDP) -> None:
