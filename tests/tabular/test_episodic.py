@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant import ops
-from operant.tabular import LambdaReturnConfig, MonteCarloConfig, MonteCarloPredictionConfig, learner_for
+from operant.tabular import LambdaReturnConfig, MonteCarloConfig, MonteCarloPredictionConfig, enumerated, learner_for
 
 from .checks import contract, stepping_is_simulating
 from .models import build, corridor, forest, policy_values, random_walk, self_loop, true_values
@@ -138,6 +138,32 @@ def test_an_episode_that_is_cut_ends_in_the_value_of_its_last_state():
         if learner.world.episodes[0] and learner.values[0, 0] == 4.0:
             break
     assert learner.values[0, 0] in (4.0, 2.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize("values", [{}, {"step_size_power": 0.6}, {"step_size_schedule": "constant"}])
+def test_averages_over_truncated_episodes_cause_a_warning(caplog, values):
+    """Reward 1 in each of 20 steps, and the value of the last state, are worth 100."""
+    forever = build(1, 1, [(0, 0, 0, 1.0, 1.0, False)], max_steps=20)
+    learner = learner_for("monte-carlo-prediction", forever, seeds=(0,), steps_per_iteration=30_000, **values)
+    for _ in range(2):
+        learner.iterate()
+    if values:
+        assert not caplog.records
+        assert learner.values[0, 0] == pytest.approx(100.0, abs=1.0)
+    else:
+        (record,) = caplog.records
+        assert "a time limit truncated an episode" in record.getMessage()
+        assert learner.values[0, 0] < 90.0
+
+
+def test_truncated_episodes_of_an_environment_cause_the_same_warning(caplog):
+    cliff = enumerated("CliffWalking-v1", (0,), env_kwargs={"max_episode_steps": 30})
+    learner = learner_for("monte-carlo-prediction", cliff, seeds=(0,), steps_per_iteration=29)
+    learner.iterate()
+    assert not caplog.records
+    learner.iterate()
+    assert "a time limit truncated an episode" in caplog.text
+    learner.close()
 
 
 def test_long_episodes_find_room():

@@ -7,9 +7,11 @@ target is the return (Sutton and Barto 2018, sections 5.1 and 5.4, in incrementa
 First-visit Monte Carlo averages the return of the first visit of a cell in each episode, which is unbiased; every-visit
 Monte Carlo averages the returns of all visits, which is biased but consistent.
 
-What differs: returns of a truncated episode bootstrap from the value of its true last state.
+What differs: returns of a truncated episode bootstrap from the value of its true last state. They depend on earlier
+values, so their mean is neither unbiased nor does it converge fast.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
@@ -26,6 +28,8 @@ from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
 from operant.tabular.simulator import Model, Quota, Step, World, advance, has_quota, require_ends
 
+logger = logging.getLogger(__name__)
+
 Visits = Literal["first", "every"]
 
 
@@ -34,7 +38,9 @@ class MonteCarloPredictionConfig(TableConfig):
     """Hyperparameters of Monte Carlo prediction."""
 
     step_size_schedule: Literal["constant", "linear", "exponential", "visits"] = "visits"
-    """Schedule of α. `visits` averages all returns, as the method is defined; a constant α forgets old ones."""
+    """Schedule of α. `visits` averages all returns, as the method is defined; a constant α forgets old ones. For tasks
+    with truncated episodes, whose returns contain earlier values, use `constant`, or a `step_size_power` of about 0.6.
+    """
     visits: Visits = "first"
     """Visits of a state per episode that are used: the first one, or every one."""
 
@@ -274,6 +280,17 @@ class MonteCarloPrediction(EpisodicPrediction):
     """Monte Carlo prediction (see `Prediction` for the arguments)."""
 
     config: MonteCarloPredictionConfig
+    _warned = False
+
+    def _inspect(self) -> None:
+        super()._inspect()
+        averages = self.config.step_size_schedule == "visits" and self.config.step_size_power == 1.0
+        if averages and self.world.cut.any() and not self._warned:
+            self._warned = True
+            logger.warning(
+                "a time limit truncated an episode, whose returns contain the value of its last state: values that are "
+                "means of all returns converge slowly then; use step_size_power=0.6, or step_size_schedule=constant"
+            )
 
     def how(self) -> EpisodeRule:
         """Return the settings of episodic updates."""

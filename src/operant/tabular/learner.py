@@ -297,6 +297,7 @@ class TabularLearner(DeclaredState):
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
                 settle(self.world, i, scores[i], outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
+            self.world.cut[:] += truncated
             if step.infos is not None:
                 self._told.append(step.infos)
             same = step.obs is step.final_obs  # no episode has ended
@@ -352,12 +353,12 @@ class TabularLearner(DeclaredState):
 
     @property
     def places(self) -> World:
-        """Environment states of the seeds, without the history of their first episodes."""
-        return self.world._replace(returns=None, lengths=None)
+        """Environment states of the seeds, without the history of first episodes and the number of truncated ones."""
+        return self.world._replace(returns=None, lengths=None, cut=None)
 
     @places.setter
     def places(self, world: World) -> None:
-        self.world = world._replace(returns=self.world.returns, lengths=self.world.lengths)
+        self.world = world._replace(returns=self.world.returns, lengths=self.world.lengths, cut=self.world.cut)
 
     def state_dict(self) -> State:
         """Return tables, counters, random streams, and the environment state of every seed."""

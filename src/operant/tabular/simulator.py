@@ -125,6 +125,7 @@ class World(NamedTuple):
         rng: `[S]`, stream of the environment.
         returns: `[S, K]`, return of each of the first K episodes.
         lengths: `[S, K]`, their lengths in steps.
+        cut: `[S]`, number of episodes that a time limit has truncated.
     """
 
     state: Ints
@@ -135,6 +136,7 @@ class World(NamedTuple):
     rng: StreamStates
     returns: Floats
     lengths: Ints
+    cut: Ints
 
     @classmethod
     def new(cls, seeds: Sequence[int], purpose: str = "environment", record: int = 0) -> Self:
@@ -149,6 +151,7 @@ class World(NamedTuple):
             rng=stream_states(seeds, purpose),
             returns=np.zeros((count, record)),
             lengths=np.zeros((count, record), np.int64),
+            cut=np.zeros(count, np.int64),
         )
 
 
@@ -201,5 +204,6 @@ def advance(model: Model, world: World, i: int, action: int) -> Step:
     truncated = not terminated and world.age[i] + 1 >= model.max_steps
     settle(world, i, reward, successor, terminated or truncated)
     if terminated or truncated:
+        world.cut[i] += truncated
         begin(model, world, i)
     return Step(state, action, reward, successor, terminated, truncated)
