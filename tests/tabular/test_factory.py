@@ -55,6 +55,45 @@ def test_a_world_that_refuses_actions_without_a_model_is_rejected_before_trainin
     assert experiment(f"{file}:Own").mdp is not None
 
 
+LATER = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Later(gymnasium.Env):
+    observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2, start=1)
+    rejects = True
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 0
+        return 0, self.info()
+
+    def info(self):
+        return {"action_mask": np.array([1, self.state < 3], np.int8)}
+
+    def step(self, action):
+        if self.rejects and action - 1 and self.state == 3:
+            raise RuntimeError("action 2 in state 3")
+        ended = self.state == 3
+        self.state = min(3, self.state + 1)
+        return self.state, 1.0, ended, False, self.info()
+
+
+class Kind(Later):
+    rejects = False
+"""
+
+
+def test_a_mask_that_excludes_an_action_later_is_found(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(LATER)
+    with pytest.raises(ValueError, match=r"does not allow all actions in all states .* It raised: action 2 in state 3"):
+        experiment(f"{file}:Later", budget=300)
+    experiment(f"{file}:Kind", budget=300).close()
+
+
 OWN = """
 import gymnasium
 from gymnasium import spaces

@@ -33,6 +33,9 @@ from operant.tabular.simulator import UNLIMITED
 
 logger = logging.getLogger(__name__)
 
+PROBED = 50
+"""Steps in which a mask that excludes an action is searched."""
+
 EVALUATION_ROWS = 20
 """Maximum parallel evaluation environments per seed."""
 
@@ -329,16 +332,30 @@ def _mask(settings: Settings, mdp: MDP | None) -> NDArray[np.bool_] | None:
 
 
 def _refusal(env: gymnasium.Env[Any, Any]) -> Exception | None:
-    """Return the error of an environment about an action that its first mask excludes, or None."""
+    """Return the error of an environment about an action that its first mask with a 0 excludes, or None.
+
+    This mask is searched in `PROBED` steps with random allowed actions; none are taken if the first state has no mask.
+    """
+    space, draw = env.action_space, np.random.Generator(np.random.PCG64(0))
     try:
         _, info = env.reset(seed=0)
-        excluded = np.flatnonzero(np.asarray(info.get("action_mask", True)) == 0)
+        if "action_mask" not in info or not isinstance(space, gymnasium.spaces.Discrete):
+            return None
+        mask = np.asarray(info["action_mask"])
+        for _ in range(PROBED):
+            if not mask.all():
+                break
+            _, _, terminated, truncated, info = env.step(space.start + draw.integers(space.n))
+            if terminated or truncated:
+                _, info = env.reset()
+            mask = np.asarray(info.get("action_mask", True))
+        excluded = np.flatnonzero(mask == 0)
     except Exception:  # foreign code, whose error training reports
         return None
-    if not excluded.size or not isinstance(env.action_space, gymnasium.spaces.Discrete):
+    if not excluded.size:
         return None
     try:
-        env.step(env.action_space.start + excluded[0])
+        env.step(space.start + excluded[0])
     except Exception as error:  # foreign code
         return error
     return None
