@@ -21,7 +21,7 @@ from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
 from operant.tabular.enumeration import require_possible
 from operant.tabular.player import Player, indices, shares
-from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, require_ends, settle
+from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, require_ends, settle_all
 from operant.tensors import from_numpy
 
 Floats = NDArray[np.float64]
@@ -295,8 +295,8 @@ class TabularLearner(DeclaredState):
             terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
             for i in rows:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
-                settle(self.world, i, scores[i], outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
+            settle_all(self.world, scores, successors, terminated | truncated)
             self.world.cut[:] += truncated
             if step.infos is not None:
                 self._told.append(step.infos)

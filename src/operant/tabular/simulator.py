@@ -195,6 +195,13 @@ def settle(world: World, i: int, reward: float, successor: int, ended: bool) -> 
 
 
 @compiled
+def settle_all(world: World, rewards: Floats, successors: Ints, ended: NDArray[np.bool_]) -> None:
+    """Record a step of every seed."""
+    for i in range(len(world.state)):
+        settle(world, i, rewards[i], successors[i], ended[i])
+
+
+@compiled
 def advance(model: Model, world: World, i: int, action: int) -> Step:
     """Take an action and return the step; after the end of an episode, start the next one."""
     state: int = world.state[i]
