@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -30,10 +31,16 @@ TORCH_SEEDS = ("torch.manual_seed", "torch.seed", "torch.random.", "torch.cuda.m
 NUMPY_OWN_GENERATORS = {"BitGenerator", "Generator", "PCG64", "PCG64DXSM", "Philox", "SFC64", "SeedSequence"}
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
+@cache
 def imported_names(tree: ast.Module) -> dict[str, str]:
     """Map each local name to the full dotted name that it was imported from."""
     names = {name: f"builtins.{name}" for name in ("eval", "exec", "print")}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 local = alias.asname or alias.name.partition(".")[0]
@@ -53,9 +60,10 @@ def dotted_name(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
+@cache
 def calls(tree: ast.Module) -> list[tuple[ast.Call, str]]:
     names = imported_names(tree)
-    return [(node, dotted_name(node.func, names)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(node, dotted_name(node.func, names)) for node in nodes(tree) if isinstance(node, ast.Call)]
 
 
 def code_loading(tree: ast.Module) -> list[str]:
@@ -98,7 +106,7 @@ def names_called_done(tree: ast.Module) -> list[int]:
     """Return the lines in which a variable, an argument or an attribute is named ``done``."""
     wrong = {"done", "dones"}
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         is_variable = isinstance(node, ast.Name) and node.id in wrong
         is_attribute = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in wrong
         if is_variable or is_attribute or (isinstance(node, ast.arg | ast.keyword) and node.arg in wrong):
