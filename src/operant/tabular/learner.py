@@ -217,7 +217,7 @@ class TabularLearner(DeclaredState):
         broken = np.flatnonzero(~(self.q < np.inf).all(axis=(1, 2)))
         if broken.size:
             raise NonFiniteError(
-                f"values of seed {broken[0]} (counted from 0) are NaN or Inf at step {self.consumed}: learning has "
+                f"values of seed {self.seeds[broken[0]]} are NaN or Inf at step {self.consumed}: learning has "
                 "diverged; choose a smaller step_size, or another kind of traces if they are accumulating"
             )
 
