@@ -1,4 +1,5 @@
 import io
+import shutil
 import sys
 
 import pytest
@@ -166,6 +167,25 @@ def test_code_of_a_run_is_not_run(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="does not train a language model"):
         chat.answer(folder, model="foreign", prompt="a", before=[])
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("kind", ["model", "reward_model"])
+def test_code_of_a_run_at_the_start_of_another_is_not_run(folder, tmp_path, kind):
+    marker, first, second = tmp_path / "ran", tmp_path / "first", folder / f"second-{kind}"
+    first.mkdir()
+    (first / "evil.py").write_text(f"open({str(marker)!r}, 'w')\n", encoding="utf-8")
+    shutil.copytree(folder / ("words" if kind == "model" else "judge"), second)
+    text = (second / "config.toml").read_text(encoding="utf-8")
+    (second / "config.toml").write_text(text.replace('init = ""', f'init = "{first}"'), encoding="utf-8")
+    words = (folder / "words" / "config.toml").read_text(encoding="utf-8")
+    hostile = words.replace('algorithm = "sft"', f'algorithm = "{first}/evil.py:Learner"')
+    (first / "config.toml").write_text(hostile, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"starts from .*first, a run of .*evil.py:Learner, which is custom code"):
+        chat.answer(folder, **{"model": "words", "prompt": "a", "before": []} | {kind: second.name})
+    assert not marker.exists()
+    (first / "config.toml").write_text(words.replace('init = ""', f'init = "{first}"'), encoding="utf-8")
+    with pytest.raises(ValueError, match="which starts from itself"):
+        chat.answer(folder, **{"model": "words", "prompt": "a", "before": []} | {kind: second.name})
 
 
 def test_only_two_models_stay_in_memory(folder):

@@ -18,7 +18,8 @@ from operant.language.engines.protocol import Sampling
 from operant.language.inputs import MODEL
 from operant.language.scoring import RewardModelFunction, load_scorer
 from operant.runtime.run import Run
-from operant.runtime.run_paths import is_run
+from operant.runtime.run_paths import is_run, location
+from operant.runtime.weights import opened
 from operant.web.folders import folder_of
 from operant.web.models import FILES, LANGUAGE, algorithm_of
 from operant.web.workers import NotFoundError
@@ -171,6 +172,7 @@ def _model(runs: Path, name: str) -> Path:
     entry = LANGUAGE.get(algorithm_of(path))
     if entry is None or entry.family == "reward":
         raise ValueError(f"{name} is a run of {algorithm_of(path)}, which does not train a language model")
+    _require_own_code(path)
     return path
 
 
@@ -185,7 +187,33 @@ def _reward_run(runs: Path, name: str) -> Path:
     entry = LANGUAGE.get(algorithm_of(path))
     if entry is None or entry.family != "reward":
         raise ValueError(f"{name} is a run of {algorithm_of(path)}, which does not train a reward model")
+    _require_own_code(path)
     return path
+
+
+def _require_own_code(path: Path) -> None:
+    """Check that a run and those that it started from, which are opened, too, have algorithms of operant.
+
+    Raises:
+        RunError: one of them cannot be read.
+        ValueError: one of them has a custom algorithm, whose code would be imported, or started from itself.
+    """
+    seen: list[Path] = []
+    run = Run.open(path)
+    while True:
+        entry = LANGUAGE.get(run.settings.algorithm)
+        if entry is None:
+            raise ValueError(
+                f"{path.name} starts from {run.path}, a run of {run.settings.algorithm}, which is custom code or "
+                f"trains no language model: the web app does not use it; on the command line, `operant chat {location(path)}`"
+            )
+        seen.append(run.path)
+        init = run.config(entry.config_class).init
+        if not init:
+            return
+        run, _ = opened(init)
+        if run.path in seen:
+            raise ValueError(f"{path.name} starts from {run.path}, which starts from itself: correct its config.toml")
 
 
 def _stamps(path: Path) -> tuple[int, ...]:
