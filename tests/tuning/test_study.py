@@ -1,4 +1,5 @@
 import json
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,50 @@ def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path, monkeypa
         ValueError, match=r"the initial values would use 256 of a budget of 100.*raise --budget, or shorten"
     ):
         study.run()
+
+
+def make_breaking(tmp_path, condition, trials):
+    """Return a study of PPO that runs out of memory under a condition."""
+    file = tmp_path / "breaking.py"
+    file.write_text(
+        "from operant.control import PPO, PPOConfig\n\n\nclass Breaking(PPO):\n    config: PPOConfig\n\n"
+        f"    def iterate(self):\n        if {condition}:\n"
+        '            raise RuntimeError("CUDA out of memory")\n        return super().iterate()\n'
+    )
+    name = f"{file}:Breaking"
+    small = {"num_envs": 1, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (4,)}
+    config = api.configure(name, "CartPole-v1", normalize_advantage="none", **small)
+    space = space_of(config, own={"num_steps": {"choices": [8, 4, 2]}})
+    settings = Settings(name, "CartPole-v1", seeds=(1000,), budget=8, evaluate_every=8, evaluate_episodes=1)
+    return Study.create(tmp_path / "study", Plan(trials=trials, fresh_seeds=0), settings, config, space)
+
+
+def test_a_trial_that_cannot_be_trained_fails_alone(tmp_path):
+    study = make_breaking(tmp_path, "self.config.num_steps == 4", trials=8)
+    result = study.run()
+    assert result.best.value is not None
+    failed = [trial for trial in study.trials() if trial.state == "failed"]
+    assert failed
+    assert {trial.reason for trial in failed} == {"RuntimeError: CUDA out of memory"}
+    assert all(trial.values == {"num_steps": 4} for trial in failed)
+    assert "in iterate" in (study.path / "trials" / f"{failed[0].number:04d}" / "traceback.txt").read_text()
+    study.extend(trials=9)
+    assert len(Study.open(study.path).run().trials) == 9
+
+
+def test_unexpected_errors_of_initial_values_and_of_several_trials_end_the_search(tmp_path):
+    study = make_breaking(tmp_path, "True", trials=2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            study.run()
+    assert [trial.state for trial in study.trials()] == ["running"]
+    shutil.rmtree(study.path)
+    study = make_breaking(tmp_path, "self.config.num_steps != 8", trials=40)
+    ended = []
+    with pytest.raises(RunError, match=r"5 trials in a row failed, the last with RuntimeError: CUDA out of memory;"):
+        study.run(report=ended.append)
+    assert [trial.state for trial in ended[-6:]] == ["complete", *["failed"] * 5]
+    assert all(trial.state != "running" for trial in study.trials())
 
 
 @pytest.mark.parametrize("name", ["random", "n-step-td"])

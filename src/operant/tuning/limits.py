@@ -1,13 +1,42 @@
-"""Which configurations a budget permits, before anything is trained."""
+"""Extent of a search, and which configurations a budget permits, before anything is trained."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, require
 from operant.runtime.budget import PlansSteps
 from operant.runtime.tables import from_table
 
 EXCESS = 1.1
 """Maximum share of its budget that a valid trial may use, because training ends with a complete rollout."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Extent of a search.
+
+    Raises:
+        ValueError: if a value is out of its range.
+    """
+
+    trials: PositiveInt = 40
+    """Number of trials, in addition to earlier runs. The first has the initial values, unless an earlier run does."""
+
+    hours: NonNegativeFloat = 0.0
+    """Time limit of the search in hours, over all sessions; runs on new seeds follow afterwards. 0: no limit."""
+
+    fresh_seeds: NonNegativeInt = 10
+    """Number of seeds, starting at 0, on which the winner and the initial values are retrained; 0: none."""
+
+    prune: bool = True
+    """Whether to prune trials whose best score is below the median of the earlier ones at the same evaluation."""
+
+    search_seed: NonNegativeInt = 0
+    """Seed of the proposed values."""
+
+    def __post_init__(self) -> None:
+        require(self)
 
 
 def planned_steps(config: Any, budget: int) -> int:

@@ -29,9 +29,7 @@ import tomli_w
 
 from operant import api, catalog
 from operant.build import pin
-from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, require
 from operant.runtime.callbacks import Callback
-from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.comparison import Standing, compare
 from operant.runtime.files import make_folder, read_regular, replace_durably
 from operant.runtime.locks import HeldError, held
@@ -41,39 +39,13 @@ from operant.runtime.run_paths import RunError, absolute, check_name, is_run, lo
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.earlier_runs import earlier_trials
-from operant.tuning.limits import EXCESS, conflict, fits, planned_steps
+from operant.tuning.failures import Failures, concerns_folder
+from operant.tuning.limits import EXCESS, Plan, conflict, fits, planned_steps
 from operant.tuning.proposals import Trial, evaluation_point, is_hopeless, propose
 from operant.tuning.search_spaces import Space, dimension_of, inside, table_of
 
 SCHEMA = 1
 """Version of `study.toml`."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Extent of a search.
-
-    Raises:
-        ValueError: if a value is out of its range.
-    """
-
-    trials: PositiveInt = 40
-    """Number of trials, in addition to earlier runs. The first has the initial values, unless an earlier run does."""
-
-    hours: NonNegativeFloat = 0.0
-    """Time limit of the search in hours, over all sessions; runs on new seeds follow afterwards. 0: no limit."""
-
-    fresh_seeds: NonNegativeInt = 10
-    """Number of seeds, starting at 0, on which the winner and the initial values are retrained; 0: none."""
-
-    prune: bool = True
-    """Whether to prune trials whose best score is below the median of the earlier ones at the same evaluation."""
-
-    search_seed: NonNegativeInt = 0
-    """Seed of the proposed values."""
-
-    def __post_init__(self) -> None:
-        require(self)
 
 
 @dataclass(frozen=True)
@@ -234,8 +206,10 @@ class Study:
             The result; None after an interruption.
 
         Raises:
-            RunError: if another process runs the study, or no trial has a value.
-            ValueError: if the initial values cannot be trained, or not within 1.1 times the budget.
+            RunError: if another process runs the study, unexpected errors end several trials in a row, or no trial has
+                a value.
+            ValueError: if the initial values cannot be trained, or not within 1.1 times the budget; other errors of
+                their training are raised too.
         """
         with self._lock():
             if not self._search(interrupted, report):
@@ -273,7 +247,7 @@ class Study:
     def _search(self, interrupted: Callable[[], bool], report: Callable[[Trial], object]) -> bool:
         """Run the remaining trials; return False after an interruption."""
         begin, used = time.perf_counter(), sum(trial.seconds for trial in self.trials())
-        limit = 3600.0 * self.plan.hours or math.inf
+        limit, failures = 3600.0 * self.plan.hours or math.inf, Failures()
 
         def is_over() -> bool:
             return used + time.perf_counter() - begin >= limit
@@ -294,11 +268,12 @@ class Study:
                     reason = f"the values of trial {same.number + 1}, not trained again"
                     trial = replace(same, number=trial.number, source="", reason=reason)
                 else:
-                    trial = self._train(trial, ended, lambda: interrupted() or is_over())
+                    trial = self._train(trial, ended, failures, interrupted, is_over)
                 self._write(writer, trial)  # also a running one, for the seconds used so far
                 if trial.state == "running":
                     return not interrupted()
                 report(trial)
+                failures.require_few(self.path)
         finally:
             writer.close()
         return True
@@ -326,7 +301,14 @@ class Study:
         """
         return from_table(cast(type[Any], type(self.config)), trial.values, base=self.config)
 
-    def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
+    def _train(
+        self,
+        trial: Trial,
+        ended: Sequence[Trial],
+        failures: Failures,
+        interrupted: Callable[[], bool],
+        is_over: Callable[[], bool],
+    ) -> Trial:
         """Train or continue a trial; after an interruption its state is still running."""
         folder, begin = self.path / "trials" / f"{trial.number:04d}", time.perf_counter()
         watcher, budget, is_first = _Watcher(self, trial, ended), self.settings.budget, trial.values == self._first()
@@ -335,16 +317,18 @@ class Study:
             config = self.configuration(trial)
             consumed = planned_steps(config, budget)
             if consumed <= EXCESS * budget:
-                run = self._train_in(folder, self.settings, config, interrupted, [watcher])
+                run = self._train_in(folder, self.settings, config, lambda: interrupted() or is_over(), [watcher])
                 trial = replace(trial, seconds=trial.seconds + time.perf_counter() - begin)
                 if run is None:
                     return trial
                 trial, consumed = replace(trial, curve=watcher.curve), watcher.consumed
-        except (ValueError, NonFiniteError) as error:
-            if is_first:  # the initial values cannot be trained, so the study is invalid
+        except Exception as error:
+            # If the initial values cannot be trained, the study is invalid; a stop may break the environment.
+            if is_first or interrupted() or concerns_folder(error):
                 raise
             seconds = trial.seconds + time.perf_counter() - begin
-            return replace(trial, state="failed", reason=str(error), seconds=seconds)
+            return replace(trial, state="failed", reason=failures.add(error, folder), seconds=seconds)
+        failures.clear()
         if watcher.stopped:
             return replace(trial, state="pruned")
         result = trial.ended(consumed, budget)
