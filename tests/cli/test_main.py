@@ -76,16 +76,19 @@ def test_an_unknown_command(cli):
         (ValueError("a\n  b"), 2),
         (ModuleNotFoundError("a b"), 2),
         (FileNotFoundError("a b"), 2),
+        (IsADirectoryError("a b"), 2),
         (NonFiniteError("a b"), 1),
         (RestoreError("a b"), 1),
         (EndlessError("a b"), 1),
         (EnvError("a b"), 1),
         (WorkerError("a b"), 1),
         (OSError("a b"), 1),
+        (BrokenPipeError("a b"), 1),  # of a simulator: standard output is no closed pipe
     ],
 )
 def test_a_known_error_is_one_line(error, status, cli, monkeypatch):
     monkeypatch.setattr("operant.cli.listing.list_algorithms", Mock(side_effect=error))
+    monkeypatch.setenv("OPERANT_DEBUG", "0")
     assert cli("list") == (status, "", "operant: error: a b\n")
     monkeypatch.setenv("OPERANT_DEBUG", "1")
     with pytest.raises(type(error)):
@@ -103,11 +106,32 @@ def test_an_unknown_error_is_one_line_and_raised_with_debug(cli, monkeypatch):
         cli("list", "--debug")
 
 
+PIPES = """import os, sys
+from operant import cli
+
+
+def lose_a_pipe(arguments):
+    read, write = os.pipe()
+    os.close(read)
+    os.write(write, b"command of a simulator")
+
+
+cli._run = lose_a_pipe
+sys.exit(cli.main([]))
+"""
+
+
+def test_a_closed_pipe_of_the_program_is_an_error():
+    process = subprocess.run([sys.executable, "-c", PIPES], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr == "operant: error: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize("buffering", [[], ["-u"]])
 @pytest.mark.parametrize("arguments", [["list"], ["--help"], ["train", "ppo", "--help"]])
-def test_a_reader_that_has_seen_enough(arguments):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "operant", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_a_reader_that_has_seen_enough(arguments, buffering):
+    command = [sys.executable, *buffering, "-m", "operant", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.wait(timeout=60) == 141
     assert process.stderr.read() == ""

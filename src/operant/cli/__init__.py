@@ -7,13 +7,14 @@ import gc
 import importlib
 import io
 import os
+import select
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from operant import __version__
 
@@ -79,16 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: arguments after `operant`. Default: those of this process. With `--debug`, or if the environment
-            variable OPERANT_DEBUG is set, errors are raised with their traceback.
+            variable OPERANT_DEBUG is 1, errors are raised with their traceback.
 
     Returns:
         0 on success; 1 after a failure; 2 after invalid arguments; 75 if training was interrupted and can be resumed;
-        130 after Ctrl-C.
+        130 after Ctrl-C; 141 if the reader of the output has closed the pipe.
     """
     if argv is None:
         gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
+    debug = "--debug" in arguments or any(map(_is_on, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
     arguments = [argument for argument in arguments if argument != "--debug"]
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -102,16 +103,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
     except KeyboardInterrupt:
         return _complain("stopped", INTERRUPTED)
-    except BrokenPipeError:  # the reader of the output has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BROKEN_PIPE
         if debug:
             raise
         return _fail(error, arguments)
     finally:
         warnings.formatwarning = written
     return status
+
+
+def _is_on(variable: str) -> bool:
+    """Return whether an environment variable is set to something else than 0, false, no or off."""
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe that its reader has closed; other pipes, such as those of simulators, may be."""
+    try:
+        stream.flush()
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors are always reported
+        return bool(poll.poll(0))
+    except BrokenPipeError:
+        return True
+    except (AttributeError, OSError, ValueError):  # no `poll` on Windows; a stream that is no file
+        return False
 
 
 def _one_line(written: Callable[..., str], message: Any, category: type[Warning], filename: str, *rest: Any) -> str:

@@ -39,7 +39,7 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
     message = str(error)
     if isinstance(error, OSError) and message.startswith("[Errno") and error.filename is not None:
         message = f"{meant(str(error.filename))}: {error.strerror}"
-    usage = ValueError | ModuleNotFoundError | FileNotFoundError | RunError
+    usage = ValueError | ModuleNotFoundError | FileNotFoundError | IsADirectoryError | NotADirectoryError | RunError
     if location := "" if ran_out_of_memory(error) else user_location(error):
         training = any(note.startswith(RUN_NOTE) for note in getattr(error, "__notes__", []))
         status = USAGE if isinstance(error, usage) and not training else FAILURE
