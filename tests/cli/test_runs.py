@@ -1,3 +1,4 @@
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 
 from operant.cli.runs import age, listing
 from operant.control import PPOConfig
+from operant.runtime.files import beside
 from operant.runtime.run import Run
 from operant.runtime.run_folders import Entry
 from operant.runtime.settings import Settings
@@ -109,6 +111,40 @@ def test_runs_are_renamed_deleted_and_merged(cli, answer, folder, monkeypatch):
     assert cli("runs", "delete", "runs/three", "runs/two", "--yes")[0] == 0
     assert list(folder.iterdir()) == []
     assert "pass one or more runs" in cli("runs", "delete")[2]
+
+
+@pytest.mark.parametrize("command", [("delete", "--yes"), ("clean",)])
+def test_nothing_is_changed_unless_all_runs_can_be(command, cli, folder):
+    word, *flags = command
+    (rest := beside(folder / "one" / "config.toml")).touch()  # removed by `clean`
+    assert cli("runs", word, "runs/one", "runs/no-such", *flags)[0] == 2
+    with Run.open(folder / "two").lock():
+        status, _, err = cli("runs", word, "runs/one", "runs/two", *flags)
+        assert (status, "is being trained by" in err) == (2, True)
+    assert rest.exists()
+
+
+def test_what_was_deleted_before_an_error_is_reported(cli, folder):
+    (folder / ".one.removed").touch()  # a run cannot be renamed to the name of a file
+    status, out, err = cli("runs", "delete", "runs/one", "runs/two", "runs/../runs/two", "--yes", "--json")
+    answer = json.loads(out)
+    assert (status, answer["deleted"]) == (1, [str(folder / "two")])
+    assert list(answer["failed"]) == [str(folder / "one")]
+    assert f"{folder / 'one'} cannot be deleted: Not a directory" in err
+    assert not (folder / "two").exists()
+
+
+def test_what_was_freed_before_an_error_is_reported(cli, folder):
+    (folder / "one" / "checkpoints" / "step_000000000100").mkdir()
+    status, out, err = cli("runs", "clean", "runs/one", "runs/two")
+    assert (status, out) == (1, "runs/two: 0 B freed\n")
+    assert "checkpoint" in err
+
+
+def test_a_run_with_an_empty_configuration_can_be_deleted(cli, folder):
+    (folder / "one" / "config.toml").write_bytes(b"")
+    assert cli("runs", "delete", "runs/one", "--yes")[0] == 0
+    assert [path.name for path in folder.iterdir()] == ["two"]
 
 
 def test_a_link_is_not_followed(cli, folder):

@@ -121,7 +121,7 @@ def _is_on(variable: str) -> bool:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Return whether a stream is a pipe that its reader has closed; other pipes, such as those of simulators, may be."""
+    """Return whether a stream is a pipe that its reader has closed."""
     try:
         stream.flush()
         poll = select.poll()

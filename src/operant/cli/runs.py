@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tyro
 
 from operant.cli.answers import visible
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import number, print_json, say, table, width
-from operant.runtime.run_paths import is_run, location
+from operant.runtime.run_paths import RunError, is_run, location
 from operant.runtime.sizes import readable
 
 if TYPE_CHECKING:
     from operant.runtime.run import Run
     from operant.runtime.run_folders import Entry
+
+T = TypeVar("T")
 
 _ORDERS = ("name", "score", "size", "age")
 _LEAST_CELL = 10
@@ -195,9 +197,9 @@ def _rename(arguments: list[str]) -> int:
 
 def _delete(arguments: list[str]) -> int:
     options = parse(DeleteOptions, arguments, "runs delete")
-    from operant.runtime.run_folders import delete, inputs_in, size, users_of
+    from operant.runtime.run_folders import delete, inputs_in, opened, size, users_of
 
-    doomed = [_open(path) for path in _require_runs(options.runs)]
+    doomed = _all(options.runs, opened)
     sizes = {run.path: size(run) for run in doomed}
     inputs = {folder: inputs_in(folder) for folder in {run.path.parent for run in doomed}}
     for run in doomed:
@@ -207,13 +209,12 @@ def _delete(arguments: list[str]) -> int:
     if not options.yes and not _confirmed(f"Delete {names} ({total})?"):
         say("operant: nothing was deleted")
         return 1
-    for run in doomed:
-        delete(run)
+    deleted, failed = _changed(doomed, delete)
     if options.json:
-        print_json({"deleted": [str(path) for path in sizes]})
-    else:
-        print(f"deleted: {names} ({total})")
-    return 0
+        print_json({"deleted": [str(path) for path in deleted], "failed": failed})
+    elif deleted:
+        print(f"deleted: {', '.join(path.name for path in deleted)} ({readable(sum(map(sizes.__getitem__, deleted)))})")
+    return int(bool(failed))
 
 
 def _merge(arguments: list[str]) -> int:
@@ -232,14 +233,15 @@ def _clean(arguments: list[str]) -> int:
     options = parse(CleanOptions, arguments, "runs clean")
     from operant.runtime.run_folders import prune, remove_deleted
 
-    freed = {run.path: prune(run) for run in map(_open, _require_runs(options.runs))}
-    for folder in {path.parent: None for path in freed}:
+    found = _all(options.runs)
+    freed, failed = _changed(found, prune)
+    for folder in {run.path.parent: None for run in found}:
         freed |= remove_deleted(folder)
     if options.json:
-        print_json({"freed": {str(path): count for path, count in freed.items()}})
-    else:
+        print_json({"freed": {str(path): count for path, count in freed.items()}, "failed": failed})
+    elif freed:
         print("\n".join(f"{location(path)}: {readable(count)} freed" for path, count in freed.items()))
-    return 0
+    return int(bool(failed))
 
 
 def _show(arguments: list[str]) -> int:
@@ -258,18 +260,40 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _open(path: Path) -> "Run":
+def _open(path: Path, opened: "Callable[[Path], Run] | None" = None) -> "Run":
     from operant.runtime.run import Run
 
     if path.is_symlink():
         raise ValueError(f"{path} is a link to {path.resolve()}: use that folder")
-    return Run.open(path)
+    return (opened or Run.open)(path)
 
 
-def _require_runs(paths: Sequence[Path]) -> Sequence[Path]:
+def _all(paths: Sequence[Path], opened: "Callable[[Path], Run] | None" = None) -> "list[Run]":
+    """Open one or more runs, each once."""
     if not paths:
         raise ValueError("pass one or more runs, such as runs/ppo-CartPole-v1-1")
-    return list(dict.fromkeys(paths))
+    return list({run.path: run for run in (_open(path, opened) for path in paths)}.values())
+
+
+def _changed(found: "Sequence[Run]", change: "Callable[[Run], T]") -> tuple[dict[Path, T], dict[str, str]]:
+    """Change runs, after all of them are locked; the failure of one is reported, and does not stop the others.
+
+    Returns:
+        The results by run, and the errors of the runs that could not be changed.
+    """
+    from operant.runtime.checkpoints import CheckpointError
+    from operant.runtime.run_folders import locked
+
+    results: dict[Path, T] = {}
+    failed: dict[str, str] = {}
+    with locked(found):
+        for run in found:
+            try:
+                results[run.path] = change(run)
+            except (CheckpointError, OSError, RunError) as error:
+                failed[str(run.path)] = str(error)
+                say(f"operant: error: {error}")
+    return results, failed
 
 
 def _confirmed(question: str) -> bool:

@@ -22,7 +22,8 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import TakenError, check_name, is_run, location
+from operant.runtime.run_paths import TakenError, absolute, check_name, is_run, location
+from operant.runtime.settings import Settings
 
 RUNNING = "running"
 """State of a run that another process is training; otherwise the state is the outcome of the last session."""
@@ -178,6 +179,37 @@ def rename(run: Run, name: str) -> Path:
         return _moved(run, target)
     except OSError as error:
         raise RunError(f"{run.path} cannot be renamed: {error.strerror}") from error
+
+
+def opened(path: Path) -> Run:
+    """Open a run to delete it. One whose `config.toml` is damaged has no settings.
+
+    Raises:
+        RunError: the folder contains no run.
+    """
+    try:
+        return Run.open(path)
+    except RunError:
+        if not is_run(path):
+            raise
+        return Run(absolute(path), Settings(algorithm="unknown", task="unknown", seeds=(0,)), {})
+
+
+@contextlib.contextmanager
+def locked(runs: Sequence[Run]) -> Generator[None]:
+    """Lock several runs, before any of them is changed.
+
+    On Windows, which cannot rename a locked folder, all locks are acquired and released again.
+
+    Raises:
+        RunError: another process is training one of them.
+    """
+    with contextlib.ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(run.lock())
+        if os.name == "nt":
+            stack.close()
+        yield
 
 
 def delete(run: Run) -> None:
