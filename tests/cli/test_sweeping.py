@@ -11,6 +11,8 @@ import pytest
 
 from operant.cli import main
 from operant.runtime.files import beside
+from operant.runtime.locks import held, is_held
+from operant.scale.sweep import Sweep
 
 GRID = """
 algorithm = "q-learning"
@@ -99,6 +101,56 @@ def test_a_stopped_sweep_saves_and_resumes(grid, tmp_path, options):
     assert not (out / "runs" / CELLS[1]).exists()
 
 
+def test_the_cells_of_a_killed_sweep_save_and_end(grid, tmp_path):
+    grid.write_text(GRID.replace("budget = 400", "budget = 900_000_000"), encoding="utf-8")
+    out = tmp_path / "sweep"
+    command = [sys.executable, "-m", "operant", "sweep", str(grid), "--out", str(out), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = out / "runs" / CELLS[0]
+    end = time.monotonic() + 120
+    while not (first / "metrics.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 60
+    while is_held(first) and time.monotonic() < end:
+        time.sleep(0.1)
+    session = json.loads((first / "run.json").read_text(encoding="utf-8"))["sessions"][-1]
+    assert session["outcome"] == "interrupted"
+    assert session["command"][:3] == ["operant", "train", "q-learning"]
+
+
+def test_a_sweep_waits_for_a_cell_that_another_process_trains(cli, grid, tmp_path, caplog):
+    out = tmp_path / "sweep"
+    assert cli("sweep", grid, "--out", out, "--cell", 0)[0] == 0
+    facts = out / "runs" / CELLS[0] / "run.json"
+    written = json.loads(facts.read_bytes())
+    facts.write_text(json.dumps({**written, "sessions": [{"outcome": "unfinished"}]}), encoding="utf-8")
+    with held(facts.parent):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("operant.scale.sweep.Sweep.run", lambda self, **_: False)
+            status, text, _ = cli("sweep", out, "--json")
+        assert (status, json.loads(text)["cells"][0]["outcome"]) == (75, "running")
+        sweep = Sweep(out)
+        waiting, told = [(sweep.cells[0], 1)], []
+        assert sweep._ready(waiting, lambda *told_now: told.append(told_now)) is None
+        assert len(waiting) == 1
+    facts.write_text(json.dumps(written), encoding="utf-8")
+    assert f"{CELLS[0]} is being trained by another process: the sweep waits for it" in caplog.text
+    assert sweep._ready(waiting, lambda *told_now: told.append(told_now)) is None
+    assert (waiting, told) == ([], [(sweep.cells[0], 0)])
+
+
+def test_a_damaged_cell_fails_alone(cli, grid, tmp_path):
+    out = tmp_path / "sweep"
+    assert cli("sweep", grid, "--out", out, "--cell", 0)[0] == 0
+    (out / "runs" / CELLS[0] / "run.json").write_bytes(b"")
+    status, text, err = cli("sweep", out, "--executor", "inline", "--json")
+    assert status == 1
+    assert [cell["outcome"] for cell in json.loads(text)["cells"]] == ["failed", "finished"]
+    assert f"{CELLS[0]}: {out / 'runs' / CELLS[0] / 'run.json'} cannot be read" in err
+
+
 def test_status_75_is_tried_again_and_failures_are_reported(cli, grid, tmp_path, monkeypatch):
     asked = []
 
@@ -161,11 +213,13 @@ def test_the_algorithm_may_be_a_file_in_the_working_folder(cli, grid, tmp_path, 
     assert (status, json.loads(out)["cells"][0]["outcome"]) == (0, "finished"), err
 
 
-def test_one_cell_answers_in_json(cli, grid, tmp_path):
-    for arguments in ([grid, "--out", tmp_path / "sweep"], [tmp_path / "sweep"]):  # the second time it is finished
+def test_one_cell_answers_in_json(cli, grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([grid, "--out", "sweep"], ["sweep"]):  # the second time it is finished
         status, text, _ = cli("sweep", *arguments, "--cell", 1, "--json")
         (line,) = text.splitlines()
         assert status == 0
+        assert json.loads(line)["sweep"] == str(tmp_path / "sweep")
         assert [(cell["cell"], cell["outcome"]) for cell in json.loads(line)["cells"]] == [(CELLS[1], "finished")]
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from operant.cli.flags import Parser
 from operant.cli.output import number, print_json, processes_on_stderr, say, table
-from operant.runtime.run_paths import location
-from operant.runtime.sessions import FAILED
+from operant.runtime.run_paths import is_run, location
+from operant.runtime.sessions import FAILED, UNFINISHED
 from operant.runtime.signals import EXIT_REQUEUE, Interruption
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def sweep(arguments: list[str]) -> int:
         )
     answer = [_answer(cell, statuses.get(cell.name, 0)) for cell in found.cells]
     if options.json:
-        print_json({"sweep": str(found.path), "cells": answer})
+        print_json({"sweep": str(found.path.resolve()), "cells": answer})
     else:
         rows = [["cell", "outcome", "mean", "IQM"]]
         rows += [
@@ -148,7 +148,7 @@ def _one(found: "Sweep", index: int, *, as_json: bool) -> int:
     run = _quietly if as_json else _inline
     status = 0 if cell.is_finished else run(cell.command)
     if as_json:
-        print_json({"sweep": str(found.path), "cells": [_answer(cell, status)]})
+        print_json({"sweep": str(found.path.resolve()), "cells": [_answer(cell, status)]})
     return status
 
 
@@ -180,12 +180,17 @@ def _answer(cell: "Cell", status: int) -> dict[str, Any]:
     """
     from operant.runtime.comparison import evaluations
     from operant.runtime.run import Run, RunError
+    from operant.runtime.run_folders import RUNNING
 
+    mean = iqm = None
     try:
         run = Run.open(cell.path)
-    except RunError:
-        outcome = FAILED if status not in (0, EXIT_REQUEUE) else "not begun"
-        return {"cell": cell.name, "outcome": outcome, "mean": None, "iqm": None, "values": cell.values}
-    last = [evaluation for _, evaluation in evaluations(run)][-1:]
-    mean, iqm = (last[0].mean, last[0].iqm) if last else (None, None)
-    return {"cell": cell.name, "outcome": run.outcome()[0], "mean": mean, "iqm": iqm, "values": cell.values}
+        outcome, last = run.outcome()[0], [evaluation for _, evaluation in evaluations(run)][-1:]
+        outcome = RUNNING if outcome == UNFINISHED and cell.is_held else outcome
+        mean, iqm = (last[0].mean, last[0].iqm) if last else (None, None)
+    except RunError as error:
+        damaged = is_run(cell.path)
+        if damaged:
+            say(f"{cell.name}: {error}")
+        outcome = FAILED if damaged or status not in (0, EXIT_REQUEUE) else "not begun"
+    return {"cell": cell.name, "outcome": outcome, "mean": mean, "iqm": iqm, "values": cell.values}

@@ -1,11 +1,13 @@
 """The process of a cell of a sweep, on whatever node: `CellActor` there, `RemoteCell` here.
 
 `python -m operant.scale.cell ARGUMENTS` runs `operant ARGUMENTS`, and ends immediately when its parent has ended:
-another process may then continue the run, on any node.
+another process may then continue the run, on any node. With `--parent PID` before the arguments, which only the cells
+on the machine of the sweep have, it saves its state first.
 """
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +20,9 @@ from operant.runtime.signals import EXIT_REQUEUE
 
 PAUSE = 0.2
 """Seconds between two checks whether the parent is alive."""
+
+PARENT = "--parent"
+"""First argument of a cell that saves its state when the process has ended whose id follows."""
 
 _SHARED = ("OMP_NUM_THREADS", "PYTHONPATH")
 """Environment variables of this process that hold for a cell, which Ray would choose."""
@@ -88,13 +93,18 @@ class RemoteCell:
             self._actor.kill()
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, *, save: bool) -> None:
     while os.getppid() == parent:
         time.sleep(PAUSE)
-    os._exit(EXIT_REQUEUE)  # the last checkpoint stays
+    if save:
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        os._exit(EXIT_REQUEUE)  # the last checkpoint stays
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    sys.argv[0] = "operant"
+    save = sys.argv[1] == PARENT
+    parent = int(sys.argv[2]) if save else os.getppid()
+    sys.argv = ["operant", *sys.argv[3 if save else 1 :]]
+    threading.Thread(target=_end_with, args=(parent,), kwargs={"save": save}, daemon=True).start()
     runpy.run_module("operant", run_name="__main__")

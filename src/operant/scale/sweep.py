@@ -7,6 +7,8 @@ ones are skipped, and a cell that ends with exit status 75, "stopped and saved",
 """
 
 import itertools
+import logging
+import os
 import re
 import shutil
 import subprocess
@@ -22,14 +24,17 @@ import tomli_w
 
 from operant import hosts
 from operant.envs import EnvError
+from operant.runtime import locks
 from operant.runtime.files import meant, replace_durably
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import as_name, location
 from operant.runtime.sessions import FINISHED
 from operant.runtime.settings import counted_seeds
 from operant.runtime.signals import EXIT_REQUEUE
-from operant.scale.cell import RemoteCell
+from operant.scale.cell import PARENT, RemoteCell
 from operant.texts import read_toml
+
+logger = logging.getLogger(__name__)
 
 WAIT = 0.1
 """Seconds between two checks of the processes."""
@@ -189,8 +194,19 @@ class Cell:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has used its budget."""
-        return self._run is not None and self._run.outcome()[0] == FINISHED
+        """Whether the run has used its budget; false if it is damaged."""
+        try:
+            return self._run is not None and self._run.outcome()[0] == FINISHED
+        except RunError:
+            return False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another process trains the run, such as a cell of a killed sweep or of a job array."""
+        try:
+            return locks.is_held(self.path)
+        except OSError:  # it has not begun, or cannot be trained
+            return False
 
     @property
     def _run(self) -> Run | None:
@@ -250,6 +266,7 @@ class Sweep:
             raise ValueError(f"{path} is no sweep: pass a TOML file with algorithm, task and [grid]")
         self.given, self.grid = dict(grid), Grid.of(grid)
         self.cells = [self._cell(*found) for found in self.grid.cells()]
+        self._announced: set[str] = set()  # cells that wait for another process
 
     def _cell(self, name: str, algorithm: str, task: str, values: dict[str, Any]) -> Cell:
         words = ["train", algorithm, task, "--config", str(self.path / "cells" / f"{name}.toml")]
@@ -325,6 +342,8 @@ class Sweep:
     ) -> bool:
         """Run all unfinished cells, on the current remote host if there is one.
 
+        A cell whose run another process trains waits until that process ends.
+
         Args:
             workers: maximum number of parallel cells, each in a process.
             attempts: maximum number of attempts of a cell that ends with status 75.
@@ -345,19 +364,20 @@ class Sweep:
 
         if execute is not None:
             while waiting and not interrupted():
-                cell, attempt = waiting.pop(0)
-                ended(cell, attempt, execute(cell.command))
+                if found := self._ready(waiting, report):
+                    ended(*found, execute(found[0].command))
+                else:
+                    time.sleep(WAIT)
             return not interrupted()
         running: list[tuple[Cell, int, Process]] = []
         try:
             while (waiting or running) and not interrupted():
-                while waiting and len(running) < workers:
-                    cell, attempt = waiting.pop(0)
-                    running.append((cell, attempt, self._start(cell)))
+                while len(running) < workers and (found := self._ready(waiting, report)):
+                    running.append((*found, self._start(found[0])))
                 time.sleep(WAIT)
-                for found in [each for each in running if each[2].poll() is not None]:
-                    running.remove(found)
-                    ended(found[0], found[1], found[2].wait())
+                for over in [each for each in running if each[2].poll() is not None]:
+                    running.remove(over)
+                    ended(over[0], over[1], over[2].wait())
         finally:
             _end([process for _, _, process in running])
         is_complete = not waiting and not running
@@ -365,11 +385,26 @@ class Sweep:
             ended(cell, attempt, process.wait())
         return is_complete
 
+    def _ready(self, waiting: list[tuple[Cell, int]], report: Callable[[Cell, int], object]) -> tuple[Cell, int] | None:
+        """Remove and return the first cell that no other process trains; report those that others have finished."""
+        for found in tuple(waiting):
+            cell, _ = found
+            if cell.is_held:
+                if cell.name not in self._announced:
+                    self._announced.add(cell.name)
+                    logger.warning("%s is being trained by another process: the sweep waits for it", cell.name)
+                continue
+            waiting.remove(found)
+            if not cell.is_finished:
+                return found
+            report(cell, 0)
+        return None
+
     def _start(self, cell: Cell) -> Process:
         """Start the process of a cell, with its output in a log file."""
         path, host = self.path / "cells" / f"{cell.name}.log", hosts.current()
         if host is not None:
             return RemoteCell(host, cell.command, path)
         with path.open("ab") as log:
-            command = [sys.executable, "-m", "operant", *cell.command]
+            command = [sys.executable, "-m", "operant.scale.cell", PARENT, str(os.getpid()), *cell.command]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - our own
