@@ -25,7 +25,8 @@ def test_runs_side_by_side(cli, answer, run, other):
     assert "CartPole-v1, 1024 environment steps per seed, 4 greedy episodes per seed" in out
     report = answer("compare", run, other)
     first, second = report["runs"]
-    assert (first["run"], second["run"]) == ("trained", "other")
+    assert (first["run"], second["run"]) == (str(run), str(other))
+    assert (first["name"], second["name"]) == ("trained", "other")
     assert set(report["settings"]) == {"learning_rate"}
     assert "setting        trained" in out
     assert second["difference_interval"][0] <= second["difference"] <= second["difference_interval"][1]

@@ -8,8 +8,10 @@ from operant import load
 from operant.runtime.metrics import read_records
 
 
-def test_scores_are_those_of_the_library(answer, run):
-    scored = answer("evaluate", run, "--episodes", 6)
+def test_scores_are_those_of_the_library(answer, run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    scored = answer("evaluate", run.name, "--episodes", 6)
+    assert scored["run"] == str(run)
     expected = load(run).evaluate(6, backend="gymnasium")
     assert scored["per_seed_scores"] == list(expected.scores)
     assert scored["interval"] == list(expected.interval)
@@ -23,7 +25,8 @@ def test_an_interrupted_evaluation_answers_in_json(cli, run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("operant.api.Trained.evaluate", interrupt)
-    status, out, _ = cli("evaluate", run, "--json")
+    monkeypatch.chdir(run.parent)
+    status, out, _ = cli("evaluate", run.name, "--json")
     assert (status, json.loads(out)) == (130, {"run": str(run), "outcome": "interrupted"})
 
 

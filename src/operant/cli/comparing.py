@@ -255,7 +255,8 @@ def _answer(name: str, standing: "Standing") -> dict[str, Any]:
 
     settings, curve = standing.run.settings, standing.curve
     return {
-        "run": name,
+        "run": str(standing.run.path),
+        "name": name,
         "algorithm": settings.algorithm,
         "seeds": settings.seeds,
         **score_fields(standing.final),

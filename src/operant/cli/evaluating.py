@@ -15,6 +15,7 @@ from operant.cli.exactness import Certificates, Losses, exact
 from operant.cli.measures import PredictionErrors, Regrets, measured
 from operant.cli.output import faulty, number, print_json, processes_on_stderr, say, score_fields, seed_table
 from operant.cli.tables import score_notes
+from operant.runtime.run_paths import absolute
 from operant.runtime.sessions import FINISHED, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def evaluate(arguments: list[str]) -> int:
         with processes_on_stderr():
             return _evaluate(options)
     except KeyboardInterrupt:
-        print_json({"run": str(options.run), "outcome": INTERRUPTED})
+        print_json({"run": str(absolute(options.run)), "outcome": INTERRUPTED})
         raise
 
 
@@ -148,7 +149,7 @@ def _evaluate(options: EvaluateOptions) -> int:
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
-        facts |= {"run": str(options.run), "outcome": FINISHED}
+        facts |= {"run": str(trained.run.path), "outcome": FINISHED}
         ours = _stamp(trained, acted) | ({"wrappers": list(wrappers)} if wrappers else {})
         ours |= (
             {"unit": entry.unit}
