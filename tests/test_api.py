@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import re
 import shutil
 import signal
@@ -699,6 +700,15 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(("name", "message"), [("my run", "not a valid name"), ("taken", "already exists")])
+def test_the_folder_of_a_run_is_checked_before_anything_is_loaded_or_written(tmp_path, name, message):
+    (tmp_path / "taken" / "thesis").mkdir(parents=True)
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(4)]
+    with pytest.raises(RunError, match=message):
+        operant.train("sft", dataset=rows, init=tmp_path / "no such run", run=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
 @pytest.mark.parametrize("call", [operant.load, operant.resume])
 def test_a_folder_without_a_run_is_rejected(tmp_path, call):
     with pytest.raises(RunError, match="is not the folder of a run"):
@@ -755,6 +765,26 @@ def test_the_command_that_continues_from_a_language_model_is_quoted(tmp_path):
     model = Run.create(tmp_path / "my runs" / "one", Settings("sft", "arithmetic"), SFTConfig())
     with pytest.raises(ValueError, match=r"`operant train sft TASK --init '/.*/my runs/one'`"):
         api._require_budget(model)
+
+
+def test_a_run_that_cannot_be_loaded_leaves_no_workers_behind(tmp_path):
+    path, values = tmp_path / "run", {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+    workers = {"vectorization": "async", "num_workers": 2, "env_backend": "gymnasium", "evaluate_episodes": 1}
+    operant.train("ppo", "CartPole-v1", seeds=1, budget=16, run=path, progress="silent", **values, **workers).close()
+    before = set(multiprocessing.active_children())
+    with pytest.raises(ValueError, match="at must be an integer between 0 and 16"):
+        operant.load(path, at=10**9)
+    shutil.rmtree(path / "best")
+    with pytest.raises(RunError, match="has no best policies"):
+        operant.load(path, best=True)
+    (path / "best").mkdir()
+    with pytest.raises(RunError, match="has no best policies"):
+        operant.load(path, best=True)  # known only with the learner
+    hashes = path / "history" / "hashes.jsonl"
+    hashes.write_text('{"consumed": 16, "sha256": "0"}\n', encoding="utf-8")
+    with pytest.raises(RunError):
+        operant.load(path, at=16)
+    assert set(multiprocessing.active_children()) == before
 
 
 def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplog):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,17 +49,17 @@ from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run
-from operant.runtime.run_paths import TakenError, default_run_path, location
-from operant.runtime.settings import Settings, counted_seeds, seeds_in_words
+from operant.runtime.run_paths import TakenError, default_run_path, location, require_new
+from operant.runtime.settings import Settings, seeds_in_words, seeds_of
 from operant.runtime.shards import group
 from operant.runtime.signals import saving_first
-from operant.runtime.time_travel import TimeTravel
+from operant.runtime.time_travel import TimeTravel, require_reached
 from operant.runtime.trackers import trackers_of
 from operant.runtime.trained import Trained
 from operant.runtime.training import require_own_beginning, resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
-from operant.runtime.weights import best_weights_of, load_best_weights, opened
+from operant.runtime.weights import best_weights_of, load_best_weights, opened, require_best
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +149,8 @@ def train(
         KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
     require_kinds(progress, init=init, bonus=bonus, interrupted=interrupted, report=report)
+    if run is not None:
+        require_new(run)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks
@@ -158,7 +159,7 @@ def train(
     if entry.package != "language":
         task, chosen_settings["env_kwargs"] = drawn(task, chosen_settings.get("env_kwargs", {}))
     chosen_settings["budget"] = entry.budget_for(str(task)) if budget is None else budget
-    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen_settings)
+    settings = Settings(algorithm=entry.name, task=task, seeds=seeds_of(seeds, seed), **chosen_settings)
     model = {} if init is None or entry.package != "language" else {"init": str(init)}
     check_names(entry, parameters)
     if config is None:
@@ -331,21 +332,25 @@ def load(
         CheckpointError: all checkpoints are damaged.
     """
     folder = Run.open(run, objects or {})
-    if at is not None:
-        if best:
-            raise ValueError(f"best and at={at} name different policies: leave out one of them")
+    if at is not None and best:
+        raise ValueError(f"best and at={at} name different policies: leave out one of them")
+    checkpoint = folder.latest_checkpoint() if at is None else require_reached(folder, at)
+    if best:
+        require_best(folder)
+    with ExitStack() as stack:
         experiment = reassemble(folder, remote_code, accept_changes)
-        return Trained(folder, experiment, arrival=TimeTravel(folder, experiment.learner).go(at))
-    checkpoint = folder.latest_checkpoint()
-    experiment = reassemble(folder, remote_code, accept_changes)
-    try:
-        state = load_checkpoint(checkpoint)
-    except DamagedError:  # training in another process has replaced it meanwhile
-        state = load_checkpoint(folder.latest_checkpoint())
-    experiment.learner.load_state_dict(without_episodes(state))
-    if not best:
-        return Trained(folder, experiment)
-    return Trained(folder, experiment, consumed=load_best_weights(folder, experiment))
+        stack.callback(experiment.close)
+        if checkpoint is None:
+            arrival, consumed = TimeTravel(folder, experiment.learner).go(cast(int, at)), None
+        else:
+            try:
+                state = load_checkpoint(checkpoint)
+            except DamagedError:  # training in another process has replaced it meanwhile
+                state = load_checkpoint(folder.latest_checkpoint())
+            experiment.learner.load_state_dict(without_episodes(state))
+            arrival, consumed = None, load_best_weights(folder, experiment) if best else None
+        stack.pop_all()
+        return Trained(folder, experiment, arrival=arrival, consumed=consumed)
 
 
 def _load_source(path: Path, entry: catalog.Algorithm) -> tuple[Any, tuple[int, ...]]:
@@ -371,19 +376,6 @@ def _load_source(path: Path, entry: catalog.Algorithm) -> tuple[Any, tuple[int, 
                 "the method that they extend, such as MBPO those of SAC"
             )
         return learner, source.run.settings.seeds
-
-
-def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
-    """Return the seeds as a tuple, from their number or from a list."""
-    if isinstance(seeds, np.ndarray):
-        seeds = seeds.tolist()
-    if isinstance(seeds, Sequence):
-        if first:
-            raise ValueError(f"seed={first} is the first seed, but seeds is a list: {list(cast(Any, seeds))}")
-        return tuple(seed.item() if isinstance(seed, np.integer) else seed for seed in cast(Sequence[Any], seeds))
-    if isinstance(seeds, bool) or not isinstance(seeds, Integral):
-        raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}")
-    return counted_seeds(first, int(seeds))
 
 
 def _require_budget(folder: Run) -> None:

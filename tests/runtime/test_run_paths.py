@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from operant.runtime.run_paths import RunError, absolute, check_name, default_run_path
+from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, default_run_path, require_new
 
 
 def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
@@ -21,6 +21,19 @@ def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
 def test_invalid_names_are_rejected(name):
     with pytest.raises(RunError, match="is not a valid name for a run: use 1 to 128 letters"):
         check_name(Path("runs") / name)
+
+
+def test_a_new_run_needs_a_new_or_empty_folder(tmp_path):
+    require_new(tmp_path / "new" / "run")
+    (tmp_path / "run").mkdir()
+    require_new(tmp_path / "run")
+    (file := tmp_path / "run" / "config.toml").touch()
+    with pytest.raises(TakenError, match=r"already exists and is not empty: continue it with `operant resume "):
+        require_new(tmp_path / "run")
+    with pytest.raises(RunError, match=r"config\.toml is a file: choose another folder with --run"):
+        require_new(file)
+    with pytest.raises(RunError, match="is not a valid name"):
+        require_new(tmp_path / "a b")
 
 
 def test_paths_begin_at_the_root(tmp_path, monkeypatch):

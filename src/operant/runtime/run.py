@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import logging
-import shlex
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +44,7 @@ from operant.runtime.inputs import (
     refreshed,
 )
 from operant.runtime.locks import HeldError, held
-from operant.runtime.run_paths import RunError, TakenError, absolute, check_name, is_run, no_run
+from operant.runtime.run_paths import RunError, absolute, check_name, no_run, taken
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -150,11 +149,7 @@ class Run:
             make_folder(path, _FOLDERS, {"config.toml": contents, "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
-                known = is_run(path)
-                resume = f"continue it with `operant resume {shlex.quote(str(path))}`, or " if known else ""
-                raise TakenError(
-                    f"{path} already exists and is not empty: {resume}choose another folder with --run"
-                ) from error
+                raise taken(path) from error
             raise RunError(
                 f"cannot create the run folder {path}: {error.strerror}: choose another folder with --run"
             ) from error

@@ -108,3 +108,26 @@ def check_name(path: Path) -> None:
             f"{path.name!r} is not a valid name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "
             "and start with a letter, a digit or '_'"
         )
+
+
+def require_new(path: str | Path) -> None:
+    """Check that a path can be that of a new run, before anything is loaded for it; `Run.create` checks it again.
+
+    Raises:
+        RunError: the name is invalid, or there is a file or a folder that is not empty (`TakenError`).
+    """
+    path = absolute(path)
+    check_name(path)
+    try:
+        if next(path.iterdir(), None) is not None:
+            raise taken(path)
+    except NotADirectoryError as error:
+        raise RunError(f"{path} is a file: choose another folder with --run") from error
+    except OSError:  # there is no such folder yet, or it cannot be read
+        return
+
+
+def taken(path: Path) -> TakenError:
+    """Return the error about the folder of a new run that is not empty."""
+    resume = f"continue it with `operant resume {shlex.quote(str(path))}`, or " if is_run(path) else ""
+    return TakenError(f"{path} already exists and is not empty: {resume}choose another folder with --run")

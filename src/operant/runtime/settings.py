@@ -216,6 +216,23 @@ def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
+def seeds_of(seeds: Any, first: int) -> tuple[int, ...]:
+    """Return the seeds as a tuple, from their number or from a list.
+
+    Raises:
+        ValueError: there is a first seed for a list, or the seeds are neither a number nor a list.
+    """
+    if isinstance(seeds, np.ndarray):
+        seeds = seeds.tolist()
+    if isinstance(seeds, Sequence):
+        if first:
+            raise ValueError(f"seed={first} is the first seed, but seeds is a list: {list(cast(Any, seeds))}")
+        return tuple(seed.item() if isinstance(seed, np.integer) else seed for seed in cast(Sequence[Any], seeds))
+    if isinstance(seeds, bool) or not isinstance(seeds, Integral):
+        raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}")
+    return counted_seeds(first, int(seeds))
+
+
 def seeds_in_words(seeds: Sequence[int]) -> str:
     """Return the number of seeds and which they are, such as `8 seeds, 0 to 7`."""
     first, count = seeds[0], len(seeds)

@@ -139,9 +139,7 @@ class TimeTravel:
     @property
     def end(self) -> int:
         """Budget used by the run so far, the latest valid target."""
-        checkpoints = [consumed_of(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
-        records = [last_record(path) or {} for path in (self._run.metrics_path, self._run.evaluations_path)]
-        return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
+        return _end(self._run)
 
     def go(self, at: int) -> Arrival:
         """Go to the first update that has used at least a budget of `at`, or to the start (0).
@@ -161,11 +159,7 @@ class TimeTravel:
         Raises:
             ValueError, DivergedError, RunError: see `go`.
         """
-        end = self.end
-        if not isinstance(cast(object, at), Integral) or not 0 <= at <= end:
-            raise ValueError(
-                f"at must be an integer between 0 and {end}, the budget used by {self._run.path.name}, got {at!r}"
-            )
+        require_reached(self._run, at)
         self._recorded, self._budgets = hashes(self._run), _budgets(self._run)
         target = next((after for after, before in self._before.items() if before < at <= after), at)
         self._begin(target)
@@ -311,6 +305,23 @@ class TimeTravel:
         """Return the used budgets of stored states as text."""
         paths = {*map(consumed_of, [*self._run.history.paths(), *self._run.checkpoints.paths()])}
         return ", ".join(map(str, sorted(paths))) or "none"
+
+
+def require_reached(run: Run, at: int) -> None:
+    """Check that a run has used a budget.
+
+    Raises:
+        ValueError: `at` is negative, or the run has not reached it.
+    """
+    end = _end(run)
+    if not isinstance(cast(object, at), Integral) or not 0 <= at <= end:
+        raise ValueError(f"at must be an integer between 0 and {end}, the budget used by {run.path.name}, got {at!r}")
+
+
+def _end(run: Run) -> int:
+    checkpoints = [consumed_of(path) for path in [*run.checkpoints.paths(), *run.history.paths()]]
+    records = [last_record(path) or {} for path in (run.metrics_path, run.evaluations_path)]
+    return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
 
 
 def _budgets(run: Run) -> list[tuple[int, int]]:

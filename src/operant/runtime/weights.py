@@ -120,10 +120,7 @@ class Best:
         """
         found = self._latest()
         if found is None:
-            raise RunError(
-                f"{self._path} has no best policies: it was never evaluated during training, or its algorithm saves "
-                "none; use the latest policies"
-            )
+            raise _no_best(self._path)
         return found
 
     def _latest(self) -> BestPolicy | None:
@@ -153,6 +150,23 @@ def best_weights_of(run: Run, experiment: Experiment) -> list[tuple[HasWeights, 
     if isinstance(experiment, SeparateWeights):
         return [(weights, Best(run, index=index)) for index, weights in enumerate(experiment.weights)]
     return [(experiment.learner, Best(run))] if isinstance(experiment.learner, HasWeights) else []
+
+
+def require_best(run: Run) -> None:
+    """Check that a run has best policies, before its experiment is built; `load_best_weights` checks all seeds.
+
+    Raises:
+        RunError: no best weights were saved.
+    """
+    if not (run.path / "best").is_dir():
+        raise _no_best(run.path)
+
+
+def _no_best(path: Path) -> RunError:
+    return RunError(
+        f"{path} has no best policies: it was never evaluated during training, or its algorithm saves none; use the "
+        "latest policies"
+    )
 
 
 def load_best_weights(run: Run, experiment: Experiment) -> tuple[int, ...]:
