@@ -243,6 +243,26 @@ def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
     assert len(texts) == 2
 
 
+def test_the_end_waits_once_for_all_slow_callbacks(monkeypatch):
+    release = threading.Event()
+
+    class Slow(Callback):
+        patience = 0.5
+
+        def on_metrics(self, record):
+            release.wait(60)
+
+    monkeypatch.setattr(module, "WAITING", 4)
+    callbacks = Callbacks([Slow(), Slow()])
+    callbacks.start(None)
+    for _ in range(8):
+        callbacks.metrics({"consumed": 1})
+    begin = time.monotonic()
+    callbacks.end(None)
+    assert 0.5 <= time.monotonic() - begin < 0.9
+    release.set()
+
+
 def test_one_that_was_too_slow_for_a_while_gets_the_rest(make_run, monkeypatch, caplog):
     begun, release = threading.Event(), threading.Event()
 

@@ -4,6 +4,7 @@ import inspect
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -38,7 +39,8 @@ class Callback:
 
     Attributes:
         background: False to always run in the training thread.
-        patience: time limit in seconds for remaining events of a slow thread at the end of training.
+        patience: time limit in seconds for remaining events of a slow thread at the end of training; those of several
+            callbacks run in parallel.
     """
 
     background: ClassVar[bool] = True
@@ -206,19 +208,19 @@ class _Threaded(_Member):
 
     def __init__(self, callback: Callback) -> None:
         super().__init__(callback)
-        self._events: queue.Queue[tuple[Any, ...]] = queue.Queue(WAITING)
+        self._events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._lost = 0
+        self._deadline = 0.0
         self._thread: threading.Thread | None = None
 
     def tell(self, event: str, *arguments: Any) -> None:
-        last = event == "on_end"
         if event == "on_start":
             thread = threading.Thread(target=bound(self._work), name=self.name, daemon=True)
             thread.start()
             self._thread = thread
-        try:
-            self._events.put((event, *arguments), block=last, timeout=self.callback.patience)
-        except queue.Full:
+        if event == "on_end":
+            self._deadline = time.monotonic() + self.callback.patience
+        elif self._events.qsize() >= WAITING:
             self._lost += 1
             if self._lost == 1:
                 logger.warning(
@@ -226,6 +228,8 @@ class _Threaded(_Member):
                     self.name,
                     WAITING,
                 )
+            return
+        self._events.put((event, *arguments))
 
     def stops(self, consumed: int) -> bool:
         del consumed
@@ -234,7 +238,7 @@ class _Threaded(_Member):
     def close(self) -> None:
         if self._thread is None:  # the user interrupted the start of an earlier callback
             return
-        self._thread.join(self.callback.patience)
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
         if self._thread.is_alive():
             logger.warning(
                 "%s is still busy %g seconds after the end of training: %d remaining events are dropped",
