@@ -134,6 +134,12 @@ def test_the_cells_of_a_sweep_are_trials(cli, answer, tmp_path):
         (["q-learning", "CliffWalking-v1", "--seed", "3"], "seeds [3, 4, 5, 6] are both trial seeds and new seeds"),
         (["q-learning", "CliffWalking-v1", "--trials", "0"], "trials must be in [1, inf), got 0"),
         (["q-learning", "CliffWalking-v1", "--trial", "3"], "unknown flag --trial; did you mean --trials?"),
+        (
+            ["ppo", "CartPole-v1", "--bonus", "rnd"],
+            "--bonus is not for operant tune, whose trials have no --bonus, --fsdp",
+        ),
+        (["ppo", "CartPole-v1", "--ray_address=auto"], "--ray_address is not for operant tune"),
+        (["ppo", "CartPole-v1", "--fsdp"], "--fsdp is not for operant tune"),
     ],
 )
 def test_wrong_use(flags, message, cli, tmp_path):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from operant.tuning import Result, Study, Trial
 
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
+_OF_TRAIN = ("init", "bonus", "randomize", "processes", "fsdp", "ray", "ray_address", "ray_unauthenticated")
+"""Options of `operant train` that trials do not have."""
+
 _SEEDS = tuple(range(1000, 1004))
 _EVALUATIONS = 10
 """Default evaluation interval of a trial."""
@@ -35,6 +38,7 @@ class TuneOptions(TrainOptions):
     bonus: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
     randomize: Annotated[Path | None, *_NOT_A_FLAG] = None
     processes: Annotated[int, *_NOT_A_FLAG] = 1
+    fsdp: Annotated[bool, *_NOT_A_FLAG] = False
     ray: Annotated[bool, *_NOT_A_FLAG] = False
     ray_address: Annotated[str, *_NOT_A_FLAG] = ""
     ray_unauthenticated: Annotated[bool, *_NOT_A_FLAG] = False
@@ -100,6 +104,7 @@ def tune(arguments: list[str]) -> int:
             study.extend(trials=options.trials, hours=options.hours)
         else:
             _require_no_folder(arguments)
+            _require_own_flags(arguments)
             options, config = parse_training(arguments, "tune", TuneOptions)
             study = _new(options, config, arguments)
         place = location(study.path)
@@ -134,6 +139,16 @@ def _require_no_folder(arguments: Sequence[str]) -> None:
         raise ValueError(
             f"there is no study in {location(Path(first))}: name the folder of one, which has a study.toml, or an "
             "algorithm and a task"
+        )
+
+
+def _require_own_flags(arguments: Sequence[str]) -> None:
+    """Check that no flag is one of `operant train` alone."""
+    flags = {f"--{name.replace('_', '-')}" for name in _OF_TRAIN}
+    words = [word.partition("=")[0] for word in arguments]
+    if wrong := next((word for word in words if word.startswith("--") and word.replace("_", "-") in flags), None):
+        raise ValueError(
+            f"{wrong} is not for operant tune, whose trials have no {', '.join(sorted(flags))}: leave it out"
         )
 
 
