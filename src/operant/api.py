@@ -49,7 +49,7 @@ from operant.runtime.learner import HasWeights
 from operant.runtime.ledger import keep_ledgers
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run
-from operant.runtime.run_paths import TakenError, default_run_path, location, require_new
+from operant.runtime.run_paths import TakenError, default_run_path, location
 from operant.runtime.settings import Settings, seeds_in_words, seeds_of
 from operant.runtime.shards import group
 from operant.runtime.signals import saving_first
@@ -149,8 +149,6 @@ def train(
         KeyboardInterrupt: Ctrl-C, after saving the state; after a second one the last checkpoint remains.
     """
     require_kinds(progress, init=init, bonus=bonus, interrupted=interrupted, report=report)
-    if run is not None:
-        require_new(run)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterator) else callbacks

@@ -25,6 +25,7 @@ from operant.runtime.learner import HasAgent, HasCriticKind, HasWeights, Network
 from operant.runtime.machine import chosen_device, cores, present, threads_sleep
 from operant.runtime.progress import require_mode
 from operant.runtime.run import Run
+from operant.runtime.run_paths import require_new
 from operant.runtime.settings import Settings
 from operant.runtime.shards import group, started
 from operant.runtime.weights import Weights, load_weights
@@ -114,9 +115,12 @@ def given(
     Raises:
         ValueError: there is no task, there are two, or the object or file is not a task.
         OSError: the file of a model cannot be read.
+        RunError: the folder of the run is not empty, or has an invalid name; nothing was loaded or written.
         RuntimeError: this process may not train (`require_own_process`).
     """
     require_own_process()
+    if run is not None:
+        require_new(run)
     if task is not None and env is not None:
         raise ValueError(f"there are two tasks, {task} and env={env}: leave out one of them")
     task = env if task is None else task
