@@ -205,7 +205,8 @@ def _require_own_code(path: Path) -> None:
         if entry is None:
             raise ValueError(
                 f"{path.name} starts from {run.path}, a run of {run.settings.algorithm}, which is custom code or "
-                f"trains no language model: the web app does not use it; on the command line, `operant chat {location(path)}`"
+                "trains no language model, so the web app does not use it; on the command line, "
+                f"`operant chat {location(path)}`"
             )
         seen.append(run.path)
         init = run.config(entry.config_class).init
