@@ -200,8 +200,8 @@ def test_opening_a_run_by_its_bare_or_misspelled_name_names_the_folder(tmp_path,
     ("old", "new", "message"),
     [
         ("schema_version = 2", "schema_version = 3", "has schema_version 3; this operant reads versions up to 2"),
-        ("schema_version = 2", "", "has schema_version None"),
-        ("schema_version = 2", "schema_version = ", "config.toml cannot be read"),
+        ("schema_version = 2", "", "has no schema_version; this operant reads versions up to 2"),
+        ("schema_version = 2", "schema_version = ", "config.toml is not TOML: Invalid value"),
         ("[config]", "[konfig]", r"must contain only the tables \[settings\] and \[config\]"),
         ("budget = 100000", "budgt = 100000", "settings.budgt: there is no such key; did you mean budget"),
         ("budget = 100000", "budget = 0", r"settings: budget must be in \[1, inf\), got 0"),
@@ -214,6 +214,15 @@ def test_damaged_settings_are_explained(run, old, new, message):
     assert old in text
     file.write_text(text.replace(old, new))
     with pytest.raises(RunError, match=message):
+        Run.open(run.path)
+
+
+def test_a_configuration_with_a_byte_order_mark_is_read(run):
+    file = run.path / "config.toml"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert Run.open(run.path).settings == run.settings
+    file.write_bytes(b"\xff")
+    with pytest.raises(RunError, match=r"config\.toml is not UTF-8: byte 0 is 0xff"):
         Run.open(run.path)
 
 

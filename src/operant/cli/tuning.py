@@ -10,6 +10,7 @@ import tyro
 
 from operant.catalog import old_names
 from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
+from operant.cli.flags import read_path
 from operant.cli.output import missing, number, print_json, require_extra, say, score_fields, summary, table
 from operant.doors import is_name
 from operant.runtime.run_paths import location
@@ -96,7 +97,7 @@ def tune(arguments: list[str]) -> int:
     if not {"-h", "--help"} & set(arguments):
         require_extra("tune", "operant tune", ["optuna"])
     with Interruption() as interrupted:
-        if arguments and (Path(arguments[0]) / "study.toml").is_file():
+        if arguments and (read_path(arguments[0]) / "study.toml").is_file():
             from operant.tuning import Study
 
             options = parse(ContinueOptions, arguments, "tune")

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import logging
-import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -47,6 +46,7 @@ from operant.runtime.locks import HeldError, held
 from operant.runtime.run_paths import RunError, absolute, check_name, no_run, taken
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
+from operant.texts import decoded, parse_toml
 
 logger = logging.getLogger(__name__)
 
@@ -172,14 +172,15 @@ class Run:
         path = absolute(path)
         file = path / "config.toml"
         try:
-            tables = tomllib.loads(read_regular(file).decode())
+            tables = parse_toml(decoded(read_regular(file), file), file)
         except OSError as error:
             raise RunError(f"{path} is not the folder of a run: {no_run(path, error)}") from error
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{file} cannot be read: {error}") from error
+        except ValueError as error:
+            raise RunError(str(error)) from error
         version = tables.pop("schema_version", None)
         if type(version) is not int or version > SCHEMA:
-            raise RunError(f"{file} has schema_version {version}; this operant reads versions up to {SCHEMA}")
+            given = "no schema_version" if version is None else f"schema_version {version}"
+            raise RunError(f"{file} has {given}; this operant reads versions up to {SCHEMA}")
         unknown = sorted(tables.keys() - {"settings", "config"})
         if unknown or not all(isinstance(tables.get(name), dict) for name in ("settings", "config")):
             raise RunError(f"{file} must contain only the tables [settings] and [config], got {sorted(tables)}")
