@@ -49,6 +49,25 @@ def test_values_of_earlier_runs_are_not_proposed_again():
     assert propose(space, every, {"width": 64}, seed=0)["width"] in space["width"].choices
 
 
+def test_values_that_failed_are_not_proposed_again():
+    space = {"width": Choices((16, 32, 64, 128))}
+    ended = [Trial(n, {"width": width}, "failed") for n, width in enumerate((16, 32, 128))]
+    assert propose(space, ended, {"width": 16}, seed=0) == {"width": 64}
+
+
+def test_regions_in_which_trials_fail_are_avoided():
+    """Learning rates above 0.1 diverge, and scores are highest just below; 16 of 20 trials failed when none counted."""
+    failures = []
+    for seed in range(3):
+        trials: list[Trial] = []
+        for number in range(30):
+            rate = propose({"x": SPACE["x"]}, trials, {"x": 0.5}, seed)["x"]
+            result = ("failed", None) if rate > 0.1 else ("complete", float(np.log10(rate)))
+            trials.append(Trial(number, {"x": rate}, *result))
+        failures.append(sum(trial.state == "failed" for trial in trials[10:]))
+    assert np.mean(failures) <= 10
+
+
 def test_invalid_values_are_proposed_only_if_all_proposals_are():
     space = {"width": Choices((16, 32, 64, 128))}
     ended = [Trial(0, {"width": 16}, "complete", 1.0)]

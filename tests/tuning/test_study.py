@@ -203,7 +203,7 @@ def test_initial_values_that_exceed_the_budget_end_the_search(tmp_path, monkeypa
         study.run()
 
 
-def make_breaking(tmp_path, condition, trials):
+def make_breaking(tmp_path, condition, trials, tuned=("num_steps", {"choices": [8, 4, 2]})):
     """Return a study of PPO that runs out of memory under a condition."""
     file = tmp_path / "breaking.py"
     file.write_text(
@@ -214,7 +214,7 @@ def make_breaking(tmp_path, condition, trials):
     name = f"{file}:Breaking"
     small = {"num_envs": 1, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (4,)}
     config = api.configure(name, "CartPole-v1", normalize_advantage="none", **small)
-    space = space_of(config, own={"num_steps": {"choices": [8, 4, 2]}})
+    space = space_of(config, own=dict([tuned]))
     settings = Settings(name, "CartPole-v1", seeds=(1000,), budget=8, evaluate_every=8, evaluate_episodes=1)
     return Study.create(tmp_path / "study", Plan(trials=trials, fresh_seeds=0), settings, config, space)
 
@@ -239,11 +239,13 @@ def test_unexpected_errors_of_initial_values_and_of_several_trials_end_the_searc
             study.run()
     assert [trial.state for trial in study.trials()] == ["running"]
     shutil.rmtree(study.path)
-    study = make_breaking(tmp_path, "self.config.num_steps != 8", trials=40)
+    rates = "learning_rate", {"low": 1e-4, "high": 1e-2, "log": True}
+    study = make_breaking(tmp_path, "self.config.learning_rate != 0.007", trials=40, tuned=rates)
     ended = []
     with pytest.raises(RunError, match=r"5 trials in a row failed, the last with RuntimeError: CUDA out of memory;"):
         study.run(report=ended.append)
     assert [trial.state for trial in ended[-6:]] == ["complete", *["failed"] * 5]
+    assert len(ended) == 6
     assert all(trial.state != "running" for trial in study.trials())
 
 

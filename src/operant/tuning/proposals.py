@@ -27,12 +27,14 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 State = Literal["running", "complete", "pruned", "failed"]
 _DRAWS = 20
-"""Maximum number of proposals for one trial, of which the first is taken that is valid and that no earlier run has."""
+"""Maximum number of proposals for one trial, of which the first is taken that is valid and not known already."""
 
 _COMPARED = 5
 """Minimum number of earlier trials with a score at an evaluation, for pruning."""
 
-_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.PRUNED}
+"""States for the estimator. It ignores trials that fail, and would propose values at which training diverges again and
+again; pruned trials without a score are worse to it than all others."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def propose(
 ) -> dict[str, Any]:
     """Return the next values: `first` unless a trial has them, then those of the tree-structured Parzen estimator.
 
-    Invalid values and those of earlier runs are proposed only if `_DRAWS` proposals in a row are.
+    Invalid values and those of earlier runs and failed trials are proposed only if `_DRAWS` proposals in a row are.
 
     Args:
         space: the search space.
@@ -112,7 +114,8 @@ def propose(
     """
     if all(trial.values != first for trial in trials):
         return dict(first)
-    study, known = _study(space, trials, seed), [trial.values for trial in trials if trial.source]
+    study = _study(space, trials, seed)
+    known = [trial.values for trial in trials if trial.source or trial.state == "failed"]
     values: dict[str, Any] = {}
     for _ in range(_DRAWS):
         asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
@@ -157,7 +160,7 @@ def _study(space: Space, trials: Sequence[Trial], seed: int) -> optuna.Study:
             value=trial.value,
             params=_parameters(space, trial.values),
             distributions=distributions,
-            intermediate_values=dict(trial.curve),
+            intermediate_values={} if trial.state == "failed" else dict(trial.curve),
         )
         study.add_trial(ended)
     return study
