@@ -261,7 +261,7 @@ class MuZero(BoardGamePlayer, ReplayLearner):
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
             result = self.search(obs, self._drawn(obs.shape[1]))
             kept = tuple(
-                torch.unflatten(part, 0, obs.shape[:2]) for part in (result.actions, result.policy, result.prior_value)
+                torch.unflatten(part, 0, obs.shape[:2]) for part in (result.actions, result.policy, result.value)
             )
             return kept, kept[0] + self.first_action
 
