@@ -52,7 +52,7 @@ def test_a_damaged_run_is_described_by_its_error(page, runs):
         page.locator("main[data-ready]").wait_for()
         expect(page.get_by_role("region", name="high")).to_be_visible()
         page.get_by_role("button", name="damaged", exact=True).click()
-        expect(page.get_by_text("config.toml has no table [settings]")).to_be_visible()
+        expect(page.get_by_text("config.toml is not TOML: Expected ']'")).to_be_visible()
         expect(page.get_by_role("region", name="high")).to_have_count(0)
     finally:
         shutil.rmtree(damaged)
