@@ -43,6 +43,8 @@ docs := --editable '.[language]' --group docs
 envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev
 bench := --editable '.[language]' --group bench
 
+# Tests start hundreds of processes, each of which would compile the package anew where compiled modules are not kept.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Use the node and the pyright that pip installed, and look for no newer ones.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
