@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 import operant
 from operant.tabular import enumerated, learner_for
-from operant.tabular.enumeration import actions_of, member, number, size
+from operant.tabular.enumeration import actions_of, member, number, require_possible, size
 
 SPACES = [
     spaces.Discrete(4),
@@ -142,6 +142,18 @@ def test_actions_of_several_parts_are_numbered(tmp_path):
     env = enumerated(Lock, [0])
     assert env.action_space == actions_of(Lock().action_space).space == spaces.Discrete(6)
     env.close()
+
+
+def test_tables_that_do_not_fit_into_memory_are_rejected(monkeypatch):
+    monkeypatch.setattr("operant.runtime.available_memory.available", lambda _: 10**6)
+    message = r"table of Large, 1,000 states with 20 actions each, for each of 4 seeds needs 1\.22 MiB, but 977 KiB are"
+    with pytest.raises(ValueError, match=message + r" available on cpu: train fewer seeds, or use an algorithm"):
+        require_possible(1000, 20, "Large", seeds=4)
+    with pytest.raises(ValueError, match=r"available on cpu: use an algorithm with networks"):
+        require_possible(1000, 80, "Large", seeds=1)
+    require_possible(1000, 20, "Large", seeds=3)
+    with pytest.raises(ValueError, match=r"a table of the model, 48 states with 4 actions each, for each of 400 seeds"):
+        operant.train("q-learning", "CliffWalking-v1", seeds=400, budget=10)
 
 
 def test_tables_that_no_memory_holds_are_rejected():

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -16,9 +17,12 @@ from operant.envs import GymnasiumEnv
 from operant.envs.checks import needs_check
 from operant.envs.registry import changes, from_object, make_single, specified
 from operant.envs.spaces import GymnasiumActions, is_dict, is_multi_discrete, members
+from operant.runtime.available_memory import require_memory
 
 MOST_CELLS = 10**10
 """Maximum number of values per seed of a table, 80 GB."""
+CELL = 16
+"""Least size of a cell in bytes: a value and a number of updates."""
 
 
 def size(space: gymnasium.Space[Any]) -> int:
@@ -96,18 +100,30 @@ def actions_of(space: gymnasium.Space[Any]) -> GymnasiumActions:
     return GymnasiumActions(spaces.Discrete(size(space)), write)
 
 
-def require_possible(states: int, actions: int, task: str) -> None:
-    """Check that a table is not absurdly large.
+def require_possible(states: int, actions: int, task: str, *, seeds: int = 0) -> None:
+    """Check that a table is not absurdly large, and that those of some seeds fit into memory.
+
+    Args:
+        states: number of states.
+        actions: number of actions.
+        task: name of the task for the message.
+        seeds: number of tables. Default: memory is not checked.
 
     Raises:
-        ValueError: if it would have more than `MOST_CELLS` values per seed.
+        ValueError: if a table would have more than `MOST_CELLS` values, or there is not enough memory for the tables.
     """
+    instead = "use an algorithm with networks, such as dqn, or a coarser observation"
     if states * actions > MOST_CELLS:
         count, each = (f"{n:,}" if n < 10**6 else f"about 10^{math.log10(n):.0f}" for n in (states, actions))
         raise ValueError(
-            f"the table of {task} would have {count} states with {each} actions each, too many to store: use an "
-            "algorithm with networks, such as dqn, or a coarser observation"
+            f"the table of {task} would have {count} states with {each} actions each, too many to store: {instead}"
         )
+    require_memory(
+        states * actions * seeds * CELL,
+        torch.device("cpu"),
+        what=f"a table of {task}, {states:,} states with {actions:,} actions each, for each of {seeds} seeds needs",
+        remedy=lambda _: f"train fewer seeds, or {instead}" if seeds > 1 else instead,
+    )
 
 
 def _parts(space: Any) -> Sequence[gymnasium.Space[Any]]:

@@ -118,12 +118,14 @@ class TabularLearner(DeclaredState):
         self.world: World = World.new(self.seeds)
         self.model: Model | None = None
         self.env: BatchEnv | None = None
+        tables = len(self.seeds) if self.learns_values else 0
         if isinstance(source, MDP):
             self.feasible = source.feasible
+            require_possible(source.states, source.actions, "the model", seeds=tables)
             self.model = Model.of(source)
             begin_all(self.model, self.world)
         else:
-            self.feasible = _feasible(source, len(self.seeds), feasible)
+            self.feasible = _feasible(source, len(self.seeds), feasible, tables)
             self.env = source
             self.world.state[:] = _states(indices(source.reset()), len(self.feasible), source.task)
         self.states, self.actions = self.feasible.shape
@@ -406,11 +408,11 @@ def _finite(rewards: Floats, task: str) -> Floats:
     return rewards
 
 
-def _feasible(env: BatchEnv, seeds: int, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+def _feasible(env: BatchEnv, seeds: int, given: NDArray[np.bool_] | None, tables: int) -> NDArray[np.bool_]:
     """Return the given mask of the actions of an environment, or an all-true one.
 
     Raises:
-        ValueError: if its spaces are unsupported, or the mask does not fit.
+        ValueError: if its spaces are unsupported, the mask does not fit, or memory does not hold the tables.
     """
     observation_space, action_space = env.observation_space, env.action_space
     if (
@@ -423,7 +425,7 @@ def _feasible(env: BatchEnv, seeds: int, given: NDArray[np.bool_] | None) -> NDA
             f"{observation_space} and {action_space}: number finite ones by operant.tabular.enumerated(task, seeds); "
             "others, and Tuple or Dict actions, need a wrapper, or an algorithm with networks"
         )
-    require_possible(int(observation_space.n), int(action_space.n), env.task)
+    require_possible(int(observation_space.n), int(action_space.n), env.task, seeds=tables)
     if env.rows != seeds or not env.always_valid:
         raise ValueError(
             f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
