@@ -313,8 +313,27 @@ def test_an_entry_point_is_found_by_its_name(tmp_path, monkeypatch):
     ],
 )
 def test_the_record_of_a_run_adds_no_code_to_what_its_configuration_names(changed, name, accepted):
-    facts = catalog.find("ppo").facts() | {"module": "/my/ppo.py", "config": "operant.control.ppo:PPOConfig"}
-    found = outside.recorded(name, json.loads(json.dumps(facts | changed)))
-    assert (found is not None) == accepted
-    if found:
-        assert found.facts() == facts | changed
+    facts = catalog.find("ppo").facts() | {"module": "/my/ppo.py", "config": "operant.control.ppo:PPOConfig"} | changed
+    found = outside.recorded(name, json.loads(json.dumps(facts)))
+    assert found.facts() == facts | {"name": name} | ({} if accepted else {"module": ""})
+
+
+def test_a_base_that_is_no_built_in_algorithm_is_dropped():
+    facts = catalog.find("ppo").facts() | {"module": "/my/ppo.py"}
+    assert outside.recorded("/my/ppo.py:PPO", facts | {"base": "a2c"}).base == "a2c"
+    assert outside.recorded("/my/ppo.py:PPO", facts | {"base": "/my/evil.py:PPO"}).base is None
+
+
+def test_classes_of_a_record_with_other_code_are_those_of_the_name(tmp_path):
+    (tmp_path / "settings_of_mine.py").write_text(
+        "from dataclasses import dataclass\n\nfrom operant.control import PPOConfig\n\n\n@dataclass(frozen=True)\n"
+        "class Own(PPOConfig):\n    extra: float = 0.1\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "from settings_of_mine import Own\n\nfrom operant.control import PPO\n\n\nclass Mine(PPO):\n    config: Own\n"
+    )
+    entry = outside.algorithm(f"{tmp_path / 'mine.py'}:Mine")
+    assert entry.config == f"{tmp_path / 'settings_of_mine.py'}:Own"
+    found = outside.recorded(entry.name, entry.facts())
+    assert found.title == "Mine"
+    assert (found.config_class, found.learner_class) == (entry.config_class, entry.learner_class)

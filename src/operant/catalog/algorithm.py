@@ -33,7 +33,8 @@ class Algorithm:
         vectors: whether it supports vectors.
         idea: key idea, in one sentence.
         paper: reference of its publication.
-        module: module or file of the implementation.
+        module: module or file of the implementation; empty in the record of a run that names other code than its
+            `config.toml` (`operant.catalog.outside.recorded`): the name leads to it.
         config: name of its configuration class in this module, or `module:Name`.
         learner: name of its learner class in this module.
         unit: unit of the budget.
@@ -96,6 +97,8 @@ class Algorithm:
         Raises:
             operant.doors.DoorError: if there is none.
         """
+        if not self.module:
+            return self._found().config_class
         place = self.config if ":" in self.config else f"{self.module}:{self.config}"
         return doors.load(place, expected=f"the configuration of {self.name}")
 
@@ -106,7 +109,15 @@ class Algorithm:
         Raises:
             operant.doors.DoorError: if there is none.
         """
+        if not self.module:
+            return self._found().learner_class
         return doors.load(f"{self.module}:{self.learner}", expected=f"the learner of {self.name}")
+
+    def _found(self) -> "Algorithm":
+        """Return the current metadata of a custom algorithm, for which its code is imported."""
+        from operant.catalog import find  # noqa: PLC0415 - it knows all algorithms, and imports this module
+
+        return find(self.name)
 
     @property
     def preset_values(self) -> Mapping[str, Mapping[str, Any]]:

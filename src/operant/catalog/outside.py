@@ -71,8 +71,8 @@ def algorithm(name: str | type) -> Algorithm:
 def recorded(name: str, facts: Mapping[str, Any] | None) -> Algorithm | None:
     """Return the metadata of a built-in algorithm, or of an external one from the record of a run.
 
-    The record must not add code to what the run's `config.toml` names, so metadata whose code is neither in the file or
-    package of the algorithm nor in operant are left out; `algorithm` finds them from the name.
+    The record must not add code to what the run's `config.toml` names. So if its code is neither in the file or package
+    of the algorithm nor in operant, `module` is empty, and the name leads to the code.
 
     Args:
         name: name of the algorithm in `config.toml`.
@@ -81,15 +81,18 @@ def recorded(name: str, facts: Mapping[str, Any] | None) -> Algorithm | None:
     Returns:
         The metadata; None if there are none.
     """
-    built_in = next((entry for entry in catalog.ALGORITHMS if entry.name == name), None)
-    if built_in or facts is None:
-        return built_in
+    built_in = {entry.name: entry for entry in catalog.ALGORITHMS}
+    if name in built_in or facts is None:
+        return built_in.get(name)
     entry = Algorithm.of_facts(facts)
+    entry = dataclasses.replace(entry, name=name, base=entry.base if entry.base in built_in else None)
     point = doors.entry_points(catalog.ENTRY_POINTS).get(name)
     homes = {_home(f"{entry.module}:{entry.learner}"), *([_home(entry.config)] if ":" in entry.config else [])}
     if doors.place_of(name) is None and point is None:  # its package is not installed here
-        return None if any(home.endswith(".py") for home in homes) else entry
-    return entry if homes <= {_home(point.value if point else name), "operant"} else None
+        names_code = any(home.endswith(".py") for home in homes)
+    else:
+        names_code = not homes <= {_home(point.value if point else name), "operant"}
+    return dataclasses.replace(entry, module="") if names_code else entry
 
 
 def _home(name: str) -> str:
