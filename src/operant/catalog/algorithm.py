@@ -98,7 +98,7 @@ class Algorithm:
             operant.doors.DoorError: if there is none.
         """
         if not self.module:
-            return self._found().config_class
+            return _found(self.name).config_class
         place = self.config if ":" in self.config else f"{self.module}:{self.config}"
         return doors.load(place, expected=f"the configuration of {self.name}")
 
@@ -110,14 +110,8 @@ class Algorithm:
             operant.doors.DoorError: if there is none.
         """
         if not self.module:
-            return self._found().learner_class
+            return _found(self.name).learner_class
         return doors.load(f"{self.module}:{self.learner}", expected=f"the learner of {self.name}")
-
-    def _found(self) -> "Algorithm":
-        """Return the current metadata of a custom algorithm, for which its code is imported."""
-        from operant.catalog import find  # noqa: PLC0415 - it knows all algorithms, and imports this module
-
-        return find(self.name)
 
     @property
     def preset_values(self) -> Mapping[str, Mapping[str, Any]]:
@@ -125,9 +119,7 @@ class Algorithm:
         own = getattr(sys.modules[self.learner_class.__module__], "PRESETS", None)
         if own is not None or self.base is None:
             return own or {}
-        from operant.catalog import find  # noqa: PLC0415 - it knows all algorithms, and imports this module
-
-        base = find(self.base)
+        base = _found(self.base)
         return base.preset_values if issubclass(self.config_class, base.config_class) else {}
 
     @property
@@ -147,6 +139,13 @@ class Algorithm:
         if self.family == "bandit":
             return "none"
         return "finite" if self.package == "tabular" else "continuous"
+
+
+def _found(name: str) -> Algorithm:
+    """Return the algorithm called `name`, for which the code of a custom one is imported."""
+    from operant.catalog import find  # noqa: PLC0415 - it knows all algorithms, and imports this module
+
+    return find(name)
 
 
 def _tuples(value: Any) -> Any:

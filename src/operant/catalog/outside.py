@@ -86,12 +86,12 @@ def recorded(name: str, facts: Mapping[str, Any] | None) -> Algorithm | None:
         return built_in.get(name)
     entry = Algorithm.of_facts(facts)
     entry = dataclasses.replace(entry, name=name, base=entry.base if entry.base in built_in else None)
-    point = doors.entry_points(catalog.ENTRY_POINTS).get(name)
+    point = None if doors.place_of(name) else doors.entry_points(catalog.ENTRY_POINTS).get(name)
     homes = {_home(f"{entry.module}:{entry.learner}"), *([_home(entry.config)] if ":" in entry.config else [])}
-    if doors.place_of(name) is None and point is None:  # its package is not installed here
-        names_code = any(home.endswith(".py") for home in homes)
-    else:
+    if doors.place_of(name) or point:
         names_code = not homes <= {_home(point.value if point else name), "operant"}
+    else:  # an entry point of a package that is not installed here
+        names_code = any(home.endswith(".py") for home in homes)
     return dataclasses.replace(entry, module="") if names_code else entry
 
 
